@@ -25,7 +25,8 @@ class Fix(BaseModel):
     """What to change, with the computed value.
 
     `text` is complete in itself (`max_length 512 -> 1024`). `key`, `from` and `to` say the same for a
-    program; `file` is the file that holds the key; `safe` is False when following it loses data (dropping rows).
+    program; `file` is the file that holds the key; `safe` is False when following it loses data (dropping
+    rows).
     """
 
     model_config = ConfigDict(frozen=True, populate_by_name=True)
@@ -42,9 +43,11 @@ class Finding(BaseModel):
     """One thing that is wrong, or worth knowing.
 
     `rows` are 0-based and ascending; `count` is how many things are affected (rows unless `values` says
-    otherwise) of `of`; `locations` are `file:line` of the first of them. `values` holds the numbers that fired
-    and the threshold. `assumes` names the trainer behaviour that was taken for granted. `consequences` are
-    ids of findings that follow from this one and are therefore not listed on their own.
+    otherwise) of `of`; `locations` are `file:line` of the first of them. `values` holds the numbers that
+    fired and the threshold. `assumes` names the trainer behaviour that was taken for granted. `consequences`
+    are ids of findings that follow from this one and are therefore not listed on their own; such a finding
+    names its cause in `follows_from`. `row_level` says that `rows` are the faulty rows; `of_eval` that they
+    are rows of the eval set. `fingerprint` is the same for the same fault when rows are appended (baselines).
     """
 
     model_config = ConfigDict(frozen=True)
@@ -62,3 +65,6 @@ class Finding(BaseModel):
     fix: Fix | None = None
     consequences: tuple[str, ...] = ()
     row_level: bool = False
+    follows_from: str | None = None
+    of_eval: bool = False
+    fingerprint: str = ""

@@ -1,0 +1,203 @@
+"""What a check may look at: the rows, the run, the tokenizers and the base model's config, each read when
+first needed.
+
+It knows how to say why something is missing, so that a check that needs it is skipped with a reason.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradian.audit.facts import DatasetFacts
+from gradian.audit.registry import Need, RowScan
+from gradian.errors import ModelError
+from gradian.rows.profile import ASSUMED_PROFILE, TrainerProfile
+
+if TYPE_CHECKING:
+    from gradian.rows.tokenizer import Tokenizer
+    from gradian.run.folder import Run
+
+Progress = Callable[[str, int], None]  # the file that is read, rows so far
+
+
+@dataclass(frozen=True)
+class AuditInputs:
+    """What `gradian diagnose` was given.
+
+    Attributes:
+        dataset, eval_dataset: files or folders of rows.
+        run: the run folder.
+        base_model: a folder or the name of a model in the local cache.
+        revision: its revision.
+        trainer: `trl==0.16.0`: overrides what the run folder says.
+        response_marker: text that comes right before an answer, for collators that find answers by it.
+    """
+
+    dataset: str | None = None
+    run: str | None = None
+    base_model: str | None = None
+    eval_dataset: str | None = None
+    revision: str | None = None
+    trainer: str | None = None
+    response_marker: str | None = None
+
+
+@dataclass
+class AuditContext:
+    """The inputs of an audit, read lazily.
+
+    Attributes:
+        inputs: what the user gave.
+        thresholds: every threshold of every check, overrides applied.
+        scans: check id -> its row scan, for the checks that were selected.
+        progress: told after every batch of rows.
+    """
+
+    inputs: AuditInputs
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    scans: Mapping[str, RowScan] = field(default_factory=dict)
+    progress: Progress | None = None
+
+    # -- the run ---------------------------------------------------------------------------------------------
+
+    @cached_property
+    def run(self) -> Run | None:
+        """The run folder; None when none was given."""
+        if self.inputs.run is None:
+            return None
+        from gradian.run.folder import read_run
+
+        return read_run(self.inputs.run)
+
+    @cached_property
+    def profile(self) -> TrainerProfile:
+        """How the trainer turned rows into tokens."""
+        if self.inputs.trainer is not None:
+            from gradian.run.profile import parse_trainer_override, profile_for
+
+            trainer, version = parse_trainer_override(self.inputs.trainer)
+            return profile_for(trainer, version, self.run.settings if self.run else None)
+        return self.run.profile if self.run is not None else ASSUMED_PROFILE
+
+    # -- the models' files -----------------------------------------------------------------------------------
+
+    @cached_property
+    def base_tokenizer(self) -> Tokenizer | None:
+        """The base model's tokenizer; None when no base model was given or found.
+
+        Raises:
+            ModelError: a base model was given by the user and has no usable tokenizer.
+        """
+        if self.inputs.base_model is not None:
+            return self._load(self.inputs.base_model, self.inputs.revision)
+        named = self.base_model_name
+        try:
+            return self._load(named, None) if named else None
+        except ModelError:
+            return None  # only named by the run, not by the user: its checks are skipped, with the reason
+
+    @cached_property
+    def run_tokenizer(self) -> Tokenizer | None:
+        """The tokenizer that was saved with the run; None when there is none."""
+        folder = self.run.tokenizer_folder if self.run is not None else None
+        return self._load(str(folder), None) if folder is not None else None
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """What the rows were tokenised with: the run's own tokenizer, else the base model's."""
+        return self.run_tokenizer or self.base_tokenizer
+
+    @property
+    def base_model_name(self) -> str | None:
+        """`--base-model`, else what the adapter's config says."""
+        if self.inputs.base_model is not None:
+            return self.inputs.base_model
+        adapter = self.run.adapter if self.run is not None else None
+        named = adapter.config.get("base_model_name_or_path") if adapter is not None else None
+        return named if isinstance(named, str) and named else None
+
+    @cached_property
+    def base_config(self) -> Mapping[str, Any] | None:
+        """`config.json` of the base model, when its folder is known."""
+        folder = self.base_tokenizer.folder if self.base_tokenizer is not None else None
+        if folder is None:
+            return None
+        try:
+            config = json.loads((Path(folder) / "config.json").read_text("utf-8"))
+        except (OSError, ValueError):
+            return None
+        return config if isinstance(config, dict) else None
+
+    @staticmethod
+    def _load(name_or_path: str, revision: str | None) -> Tokenizer:
+        from gradian.rows.tokenizer import load_tokenizer
+
+        return load_tokenizer(name_or_path, revision=revision)
+
+    # -- the rows --------------------------------------------------------------------------------------------
+
+    @cached_property
+    def dataset(self) -> DatasetFacts | None:
+        """The training rows in columns; None when none were given."""
+        return self._facts(self.inputs.dataset, "train", self.scans)
+
+    @cached_property
+    def eval(self) -> DatasetFacts | None:
+        """The eval rows in columns; None when none were given."""
+        return self._facts(self.inputs.eval_dataset, "eval", {})
+
+    def _facts(self, path: str | None, split: str, scans: Mapping[str, RowScan]) -> DatasetFacts | None:
+        if path is None:
+            return None
+        from gradian.audit.collect import FileSource, collect
+
+        return collect(
+            FileSource(path, split),
+            tokenizer=self.tokenizer,
+            profile=self.profile,
+            scans=scans,
+            progress=self.progress,
+        )
+
+    # -- for the checks --------------------------------------------------------------------------------------
+
+    def threshold(self, name: str) -> float:
+        """The threshold `<check id>.<name>`, as the check declares it or as the user set it."""
+        return self.thresholds[name]
+
+    def missing(self, need: Need) -> str | None:
+        """Why an input is not there; None when it is."""
+        run = self.run
+        reasons: dict[Need, Callable[[], str | None]] = {
+            Need.ROWS: lambda: None if self.inputs.dataset else "no dataset",
+            Need.EVAL_ROWS: lambda: None if self.inputs.eval_dataset else "no eval set",
+            Need.TOKENS: lambda: self._no_tokens(self.inputs.dataset, "no dataset"),
+            Need.EVAL_TOKENS: lambda: self._no_tokens(self.inputs.eval_dataset, "no eval set"),
+            Need.TOKENIZER: lambda: None if self.tokenizer else "no tokenizer",
+            Need.RUN_TOKENIZER: lambda: None if self.run_tokenizer else "no tokenizer in the run",
+            Need.BASE_TOKENIZER: lambda: None if self.base_tokenizer else "no base model",
+            Need.BASE_CONFIG: lambda: None if self.base_config is not None else "no config of the base model",
+            Need.RUN: lambda: None if run else "no run",
+            Need.SETTINGS: lambda: None if run and run.settings else "no settings",
+            Need.LOGS: lambda: None if run and run.logs else "no training log",
+            Need.ADAPTER: lambda: None if run and run.adapter else "no adapter",
+            Need.CHECKPOINTS: lambda: None if run and run.checkpoints else "no checkpoints",
+        }
+        if run is None and need in (Need.SETTINGS, Need.LOGS, Need.ADAPTER, Need.CHECKPOINTS):
+            return "no run"
+        return reasons[need]()
+
+    def _no_tokens(self, path: str | None, without: str) -> str | None:
+        if path is None:
+            return without
+        return None if self.tokenizer else "no tokenizer"
+
+
+def first_missing(context: AuditContext, needs: tuple[Need, ...]) -> str | None:
+    """Why the first missing need is missing; None when nothing is."""
+    return next((reason for need in needs if (reason := context.missing(need)) is not None), None)

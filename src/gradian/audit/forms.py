@@ -1,0 +1,148 @@
+"""The outer form of an answer: what kind of text it is, and whether it stops in the middle.
+
+Pure functions of one string. They look at form only and never judge content.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from typing import Any
+
+#: What an answer looks like. `json` starts like JSON and parses; `broken json` starts like it and does not.
+FORMS = ("prose", "json", "broken json", "number", "label", "code", "list", "tagged", "empty")
+FORM_CODE = {form: code for code, form in enumerate(FORMS)}
+
+#: A label is at most this many words without an end of sentence.
+LABEL_WORDS = 4
+
+_THINK = re.compile(r"^\s*<(think|thinking|reasoning)>.*?</\1>\s*", re.DOTALL)
+_FENCE = re.compile(r"^\s*```[\w+-]*[ \t]*\n(.*?)(?:\n[ \t]*```\s*)?$", re.DOTALL)
+_NUMBER = re.compile(r"^[+-]?[$€£]?\d[\d,.  ]*%?$")
+_LIST = re.compile(r"^(?:[-*•]|\d+[.)])\s")
+_TAGGED = re.compile(r"^<([A-Za-z][\w-]{0,30})>")
+#: `{` or `[` followed by what can follow in JSON: `[INST]`, `{name}` and `[1] Smith` are not JSON.
+_JSON_OBJECT = re.compile(r'^\{\s*(?:"|\}|$)')
+_JSON_ARRAY = re.compile(r'^\[\s*(?:[{\["\]]|-?\d[\d.eE+-]*\s*[,\]]|(?:true|false|null)\s*[,\]]|$)')
+
+
+def normalised(text: str) -> str:
+    """Unicode NFKC, casefold, runs of white space as one space, no space at the ends."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text)
+    return " ".join(text.casefold().split())
+
+
+def without_thinking(text: str) -> str:
+    """The text after a leading closed reasoning block."""
+    return _THINK.sub("", text, count=1) if "<" in text[:200] else text
+
+
+def json_body(text: str) -> str | None:
+    """The part of an answer that wants to be JSON, from its first bracket on; None when it does not start so.
+
+    A leading reasoning block and a code fence around the JSON are taken off.
+    """
+    body = without_thinking(text).strip()
+    if body.startswith("```"):
+        fence = _FENCE.match(body)
+        if fence is None:
+            return None
+        body = fence.group(1).strip()
+    if _JSON_OBJECT.match(body) or _JSON_ARRAY.match(body):
+        return body
+    return None
+
+
+def json_error(body: str) -> tuple[str, int] | None:
+    """Why the text is not JSON, and at which character; None when it is, also as one JSON value a line."""
+    try:
+        json.loads(body)
+    except RecursionError:
+        return ("nested too deeply", 0)
+    except json.JSONDecodeError as error:
+        if error.msg == "Extra data" and _is_json_lines(body):
+            return None
+        return (error.msg, error.pos)
+    except ValueError:  # an integer with thousands of digits: JSON, but Python will not build it
+        return None
+    return None
+
+
+def _is_json_lines(body: str) -> bool:
+    lines = [line for line in body.splitlines() if line.strip()]
+    if len(lines) < 2:
+        return False
+    try:
+        return all(isinstance(json.loads(line), dict | list) for line in lines)
+    except (ValueError, RecursionError):
+        return False
+
+
+def trailing_prose(body: str) -> bool:
+    """The text is a whole JSON value with something after it."""
+    try:
+        _, end = json.JSONDecoder().raw_decode(body)
+    except (ValueError, RecursionError):
+        return False
+    return bool(body[end:].strip())
+
+
+def missing_closers(body: str) -> str | None:
+    """What has to be appended to close the open strings and brackets of JSON; None when brackets do not
+    match.
+
+    The empty string says that nothing is open.
+    """
+    stack: list[str] = []
+    in_string = False
+    escaped = False
+    for character in body:
+        if in_string:
+            if escaped:
+                escaped = False
+            elif character == "\\":
+                escaped = True
+            elif character == '"':
+                in_string = False
+        elif character == '"':
+            in_string = True
+        elif character in "{[":
+            stack.append("}" if character == "{" else "]")
+        elif character in "}]" and (not stack or stack.pop() != character):
+            return None
+    return ('"' if in_string else "") + "".join(reversed(stack))
+
+
+def form_of(answer: str) -> str:
+    """The form of an answer, one of `FORMS`."""
+    text = without_thinking(answer).strip()
+    if not text:
+        return "empty"
+    if text[0] in "{[`":
+        body = json_body(text)
+        if body is not None:
+            return "json" if json_error(body) is None else "broken json"
+    if text.startswith("```"):
+        return "code"
+    if len(text) <= 24 and _NUMBER.match(text):
+        return "number"
+    if _TAGGED.match(text):
+        return "tagged"
+    if _LIST.match(text):
+        return "list"
+    if len(text) <= 60 and "\n" not in text and len(text.split()) <= LABEL_WORDS and text[-1] not in ".!?":
+        return "label"
+    return "prose"
+
+
+def parsed_json(answer: str) -> Any:
+    """The JSON value of an answer; None when it has none."""
+    body = json_body(answer)
+    if body is None:
+        return None
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
