@@ -49,6 +49,10 @@ class TrainerProfile:
         drops_fully_masked: rows without any target are left out (TRL >= 1.9).
         pad_masks_eos: the collator hides every token whose id is the pad id, so EOS is lost when pad is EOS.
         removes_double_bos: a second BOS is removed.
+        chat_adds_special_tokens: rendered chat rows are tokenised with the tokenizer's own special tokens
+            on top of the template's (older TRL, text pipelines): a template that writes BOS gets two.
+        normalizes_messages: null message keys are dropped and `reasoning_content` is filled from its older
+            names before rendering (`apply_chat_template` of recent transformers 5).
         role_order: what happens to a conversation whose roles do not alternate.
         packing: the packing strategy, None without packing.
         packing_isolates_rows: rows in a pack cannot attend to one another.
@@ -69,6 +73,8 @@ class TrainerProfile:
     drops_fully_masked: bool = False
     pad_masks_eos: bool = False
     removes_double_bos: bool = False
+    chat_adds_special_tokens: bool = False
+    normalizes_messages: bool = False
     role_order: Literal["accept", "skip", "raise"] = "accept"
     packing: str | None = None
     packing_isolates_rows: bool = False

@@ -79,11 +79,13 @@ class Turn:
             A role outside the known set is kept as it is.
         content: what the row holds: text, None, or a list of parts (`{"type": "text", "text": ...}`).
         extra: the message's other keys (`tool_calls`, `name`, `reasoning_content`, ...), null values kept.
+        has_content: False where the message has no `content` key at all, which templates tell from null.
     """
 
     role: str
     content: Any
     extra: Mapping[str, Any] = field(default_factory=dict)
+    has_content: bool = True
 
     @property
     def text(self) -> str:
@@ -103,7 +105,8 @@ class Turn:
 
     def as_message(self) -> dict[str, Any]:
         """The message as a chat template wants it."""
-        return {"role": self.role, "content": self.content, **self.extra}
+        content = {"content": self.content} if self.has_content else {}
+        return {"role": self.role, **content, **self.extra}
 
 
 @dataclass(frozen=True, slots=True)
