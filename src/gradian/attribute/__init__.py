@@ -1,0 +1,1 @@
+"""From a measured regression to the rows and groups that caused it."""

@@ -1,0 +1,1 @@
+"""Ways to score rows from gradient vectors: pure functions over arrays."""

@@ -1,0 +1,1 @@
+"""One gradient vector per row: hooks, slow oracles, projection, the contrastive query."""

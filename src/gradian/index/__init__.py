@@ -1,0 +1,1 @@
+"""The gradient vectors of a dataset on disk: identity, store, build."""
