@@ -1,8 +1,8 @@
 """A record becomes a conversation: which keys it has decides its shape.
 
-Knows the forms in which people write training rows; knows nothing of files, templates or tokens. Where a record
-fits several shapes the order is that of TRL's preparation (`prompt` before `messages` before `text`), then the
-forms that need a mapping in every trainer.
+Knows the forms in which people write training rows; knows nothing of files, templates or tokens. Where a
+record fits several shapes the order is that of TRL's preparation (`prompt` before `messages` before `text`),
+then the forms that need a mapping in every trainer.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def _raw_text(row: Row) -> str:
         raise InputError(
             "the row is already tokenised (`input_ids`)",
             where=row.where,
-            why="Gradian renders and tokenises rows itself, so that it can follow the trainer and show the text",
+            why="Gradian tokenises rows itself, so that it can follow the trainer and show the text",
             fix="pass the rows as they were before tokenising",
         )
     texts = [value for value in row.fields.values() if isinstance(value, str) and value]

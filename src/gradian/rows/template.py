@@ -1,8 +1,8 @@
 """A chat template: messages in, text out, exactly as `apply_chat_template` of transformers renders it.
 
-Templates come with models and are not trusted: they run in jinja2's immutable sandbox, see plain data only, and
-cannot reach files or attributes of Python objects. What the sandbox does not bound is time: a template that loops
-over a long list inside another loop can take as long as it likes (`range` alone is capped at 100,000 by jinja2).
+Templates come with models and are not trusted: they run in jinja2's immutable sandbox, see plain data only,
+and cannot reach files or attributes of Python objects. What the sandbox does not bound is time and memory: loops
+inside loops run as long as they like (`range` alone is capped at 100,000 by jinja2).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class GenerationExtension(jinja2.ext.Extension):
 class _Namespace(jinja2.utils.Namespace):
     """`namespace(...)` that takes no name with a leading underscore, as transformers has it."""
 
-    def __init__(*args: Any, **kwargs: Any) -> None:  # noqa: N805 - so that `namespace(self=...)` works
+    def __init__(*args: Any, **kwargs: Any) -> None:
         self, *rest = args
         attributes = dict(*rest, **kwargs)
         for name in attributes:
@@ -80,7 +80,9 @@ class _Namespace(jinja2.utils.Namespace):
 
 def _refuse_underscore(name: Any) -> None:
     if isinstance(name, str) and name.startswith("_"):
-        raise jinja2.exceptions.SecurityError(f"a namespace cannot hold the underscore-prefixed name {name!r}")
+        raise jinja2.exceptions.SecurityError(
+            f"a namespace cannot hold the underscore-prefixed name {name!r}"
+        )
 
 
 class _DictOnly:
@@ -108,11 +110,11 @@ def _tojson(
 
 
 def _strftime_now(format: str) -> str:
-    """The current time, or that of SOURCE_DATE_EPOCH so that a template with a date renders the same again."""
+    """The current time, or that of SOURCE_DATE_EPOCH, so that a template with a date can render the same."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     if epoch.isdigit():
         return datetime.fromtimestamp(int(epoch), timezone.utc).strftime(format)
-    return datetime.now().strftime(format)  # noqa: DTZ005 - local time, as transformers
+    return datetime.now().strftime(format)
 
 
 @lru_cache(maxsize=64)

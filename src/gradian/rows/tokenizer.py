@@ -1,7 +1,8 @@
 """A tokenizer with its special tokens and chat template, without transformers.
 
-Reads what `save_pretrained` writes. Ids are those of `AutoTokenizer` (a test holds them equal): the pipeline of
-`tokenizer.json`, tokens that only `tokenizer_config.json` names added to it, and BOS/EOS as the configuration asks.
+Reads what `save_pretrained` writes. Ids are those of `AutoTokenizer` (a test holds them equal): the pipeline
+of `tokenizer.json`, tokens that only `tokenizer_config.json` names added to it, BOS and EOS as the configuration
+asks.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Tokenizer:
         name_or_path: as the user gave it.
         backend: the `tokenizers` pipeline.
         special_tokens: `bos_token`, `eos_token`, ... by name; only those that exist.
-        templates: chat templates by name; `default` is the one that is used, `tool_use` where a row has tools.
+        templates: chat templates by name; `default` is used, and `tool_use` where a row has tools.
         model_max_length: length limit in tokens that the tokenizer states, None without one.
         max_position_embeddings: context of the model in tokens, None when `config.json` is not there.
         model_vocab_size: rows of the embedding as `config.json` states them, None when it is not there.
@@ -179,7 +180,7 @@ class Tokenizer:
 
     @cached_property
     def turn_end_id(self) -> int | None:
-        """The added token that the template writes right after an assistant turn; None when it writes none."""
+        """The added token that the template writes right after an assistant turn, None without one."""
         if self.template is None:
             return None
         user = {"role": "user", "content": "hello"}
@@ -218,7 +219,7 @@ def load_tokenizer(name_or_path: str | Path, *, revision: str | None = None) -> 
     """The tokenizer of a folder, or of a hub id that is already in the huggingface cache. Never downloads.
 
     Raises:
-        ModelError: there is no such folder or cached model, it holds no tokenizer, or a file of it is damaged.
+        ModelError: no such folder or cached model, no tokenizer in it, or a damaged file.
     """
     folder = find_folder(str(name_or_path), revision)
     files = read_tokenizer_files(folder)
@@ -265,7 +266,7 @@ def _backend_of_transformers(folder: Path) -> tokenizers.Tokenizer:
         raise ModelError(
             "the folder holds no usable tokenizer",
             where=str(folder),
-            why=f"it has no tokenizer.json, and transformers cannot convert what is there: {_first_line(error)}",
+            why=f"no tokenizer.json, and transformers cannot convert the rest: {_first_line(error)}",
             fix="pass the folder of the base model, or copy its tokenizer files into this one",
         ) from None
     backend = getattr(slow, "backend_tokenizer", None)
@@ -299,7 +300,10 @@ def _set_post_processor(backend: tokenizers.Tokenizer, files: TokenizerFiles) ->
     if "add_bos_token" not in files.config and "add_eos_token" not in files.config:
         return
     parts, special = ["$A:0"], []
-    for key, name, position in (("add_bos_token", "bos_token", 0), ("add_eos_token", "eos_token", len(parts))):
+    for key, name, position in (
+        ("add_bos_token", "bos_token", 0),
+        ("add_eos_token", "eos_token", len(parts)),
+    ):
         token = files.special_tokens.get(name)
         token_id = None if token is None else backend.token_to_id(token)
         if files.config.get(key) and token is not None and token_id is not None:

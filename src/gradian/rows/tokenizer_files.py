@@ -1,7 +1,7 @@
 """The files beside a tokenizer: special tokens, added tokens, chat templates, limits.
 
-Reads JSON and text only. Which of two sources wins follows transformers 5: `chat_template.jinja` over the key in
-`tokenizer_config.json`, `tokenizer_config.json` over `special_tokens_map.json`.
+Reads JSON and text only. Which of two sources wins follows transformers 5: `chat_template.jinja` over the key
+in `tokenizer_config.json`, `tokenizer_config.json` over `special_tokens_map.json`.
 """
 
 from __future__ import annotations
