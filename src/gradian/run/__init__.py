@@ -1,0 +1,1 @@
+"""A run folder, read into a trainer profile, settings, log history and adapter. Loads no torch."""
