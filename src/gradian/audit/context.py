@@ -10,12 +10,11 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradian.audit.facts import DatasetFacts
 from gradian.audit.registry import Need, RowScan
-from gradian.errors import ModelError
+from gradian.errors import GradianError, ModelError
 from gradian.rows.profile import ASSUMED_PROFILE, TrainerProfile
 
 if TYPE_CHECKING:
@@ -72,17 +71,19 @@ class AuditContext:
             return None
         from gradian.run.folder import read_run
 
-        return read_run(self.inputs.run)
+        return read_run(self.inputs.run, self.inputs.trainer)
 
     @cached_property
     def profile(self) -> TrainerProfile:
         """How the trainer turned rows into tokens."""
+        if self.run is not None:
+            return self.run.profile
         if self.inputs.trainer is not None:
             from gradian.run.profile import parse_trainer_override, profile_for
+            from gradian.run.settings import RunSettings
 
-            trainer, version = parse_trainer_override(self.inputs.trainer)
-            return profile_for(trainer, version, self.run.settings if self.run else None)
-        return self.run.profile if self.run is not None else ASSUMED_PROFILE
+            return profile_for(*parse_trainer_override(self.inputs.trainer), RunSettings())
+        return ASSUMED_PROFILE
 
     # -- the models' files -----------------------------------------------------------------------------------
 
@@ -114,23 +115,23 @@ class AuditContext:
 
     @property
     def base_model_name(self) -> str | None:
-        """`--base-model`, else what the adapter's config says."""
+        """`--base-model`, else what the run says."""
         if self.inputs.base_model is not None:
             return self.inputs.base_model
-        adapter = self.run.adapter if self.run is not None else None
-        named = adapter.config.get("base_model_name_or_path") if adapter is not None else None
-        return named if isinstance(named, str) and named else None
+        return self.run.base_model if self.run is not None else None
 
     @cached_property
     def base_config(self) -> Mapping[str, Any] | None:
         """`config.json` of the base model, when its folder is known."""
-        folder = self.base_tokenizer.folder if self.base_tokenizer is not None else None
-        if folder is None:
+        from gradian.rows.tokenizer_files import find_folder
+
+        if self.base_model_name is None:
             return None
         try:
-            config = json.loads((Path(folder) / "config.json").read_text("utf-8"))
-        except (OSError, ValueError):
-            return None
+            folder = find_folder(self.base_model_name, self.inputs.revision)
+            config = json.loads((folder / "config.json").read_text("utf-8"))
+        except (GradianError, OSError, ValueError):
+            return None  # the checks that need it are skipped, with the reason
         return config if isinstance(config, dict) else None
 
     @staticmethod
@@ -154,7 +155,8 @@ class AuditContext:
     def _facts(self, path: str | None, split: str, scans: Mapping[str, RowScan]) -> DatasetFacts | None:
         if path is None:
             return None
-        from gradian.audit.collect import FileSource, collect
+        from gradian.audit.collect import collect
+        from gradian.audit.source import FileSource
 
         return collect(
             FileSource(path, split),

@@ -38,6 +38,21 @@ class Fix(BaseModel):
     file: str | None = None
     safe: bool = True
 
+    @classmethod
+    def change(
+        cls,
+        key: str,
+        old: Any,
+        new: Any,
+        *,
+        text: str | None = None,
+        file: str | None = None,
+        safe: bool = True,
+    ) -> Fix:
+        """The change of one setting; the text is `key old -> new` unless another is given."""
+        values = {"key": key, "from": old, "to": new, "file": file, "safe": safe}
+        return cls.model_validate({"text": text or f"{key} {old} -> {new}", **values})
+
 
 class Finding(BaseModel):
     """One thing that is wrong, or worth knowing.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gradian.audit.causes import attach_consequences
 from gradian.audit.context import AuditContext, AuditInputs, Progress, first_missing
-from gradian.audit.facts import SAMPLES, SHAPES, DatasetFacts
+from gradian.audit.facts import SAMPLES, SHAPES, DatasetFacts, TokenFacts
 from gradian.audit.finding import Finding, Severity
 from gradian.audit.registry import Check, NotApplicableError, Observation, checked_thresholds, selected_checks
 from gradian.errors import ConfigError
@@ -186,24 +186,28 @@ def _facts(context: AuditContext) -> dict[str, Any]:
     for name, facts in (("dataset", context.dataset), ("eval_dataset", context.eval)):
         if facts is None:
             continue
-        known = facts.tokens.full[facts.tokens.known] if facts.tokens is not None else []
         said[name] = {
             "rows": facts.rows,
             "unreadable": len(facts.problems),
             "unusable": sum(len(failure.rows) for failure in facts.unusable),
             "not_tokenised": sum(len(failure.rows) for failure in facts.render_failures),
             "shapes": {SHAPES[code].value: count for code, count in _counted(facts.shape[facts.readable])},
-            "tokens": None
-            if len(known) == 0
-            else {
-                "total": int(np.sum(known, dtype=np.int64)),
-                "median": int(np.percentile(known, 50, method="lower")),
-                "p95": int(np.percentile(known, 95, method="higher")),
-                "p99": int(np.percentile(known, 99, method="higher")),
-                "longest": int(np.max(known)),
-            },
+            "tokens": _token_summary(facts.tokens) if facts.tokens is not None else None,
         }
     return said
+
+
+def _token_summary(tokens: TokenFacts) -> dict[str, int] | None:
+    known = tokens.full[tokens.known]
+    if len(known) == 0:
+        return None
+    return {
+        "total": int(np.sum(known, dtype=np.int64)),
+        "median": int(np.percentile(known, 50, method="lower")),
+        "p95": int(np.percentile(known, 95, method="higher")),
+        "p99": int(np.percentile(known, 99, method="higher")),
+        "longest": int(np.max(known)),
+    }
 
 
 def _counted(codes: NDArray[np.int8]) -> list[tuple[int, int]]:

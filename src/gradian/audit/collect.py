@@ -1,0 +1,362 @@
+"""The streaming pass: read the rows once, in batches, into `DatasetFacts`.
+
+It follows the trainer profile through `rows.tokens` and judges nothing itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gradian.audit.columns import Columns
+from gradian.audit.facts import DROPPED, SHAPES, DatasetFacts, Failure, Hits, RowView, TextTable, TokenFacts
+from gradian.audit.forms import FORM_CODE, form_of, normalised
+from gradian.audit.registry import RowScan
+from gradian.audit.source import Source
+from gradian.errors import GradianError, InputError
+from gradian.rows.profile import TrainerProfile
+from gradian.rows.row import Conversation, Row, RowProblem, TokenizedRow
+from gradian.rows.shapes import conversation_of
+from gradian.rows.tokens import tokenize, tokenize_many
+
+if TYPE_CHECKING:
+    from gradian.rows.tokenizer import Tokenizer
+
+BATCH = 1024
+#: Characters of text kept in memory for the checks that compare rows; beyond it the rows are read again.
+TEXT_BUDGET = 128_000_000
+SYSTEM_TEXTS = 1_000
+LABELS = 200
+LABEL_CHARACTERS = 60
+#: Rows kept whole for the checks that try out the template: the first ones, and as many spread over the set.
+SAMPLE_FIRST = 100
+SAMPLE_SPREAD = 200
+
+_SHAPE_CODE = {shape: code for code, shape in enumerate(SHAPES)}
+_DROPPED_CODE = {reason: code for code, reason in enumerate(DROPPED)}
+
+_ROW_COLUMNS = {
+    "readable": ("b", 0),
+    "line": ("q", 0),
+    "file": ("i", 0),
+    "shape": ("b", -1),
+    "turns": ("i", 0),
+    "system": ("b", 0),
+    "prompt_hash": ("Q", 0),
+    "answer_hash": ("Q", 0),
+    "pair_hash": ("Q", 0),
+    "prompt_chars": ("i", 0),
+    "answer_chars": ("i", 0),
+    "form": ("b", -1),
+}
+_TOKEN_COLUMNS = {
+    "full": ("i", -1),
+    "kept": ("i", -1),
+    "full_loss": ("i", -1),
+    "kept_loss": ("i", -1),
+    "stop": ("b", 0),
+    "dropped": ("b", 0),
+    "mismatch": ("b", 0),
+    "leading_bos": ("b", 0),
+    "unknown": ("i", 0),
+    "pad": ("i", 0),
+}
+
+
+def hash_of(text: str) -> int:
+    """64-bit BLAKE2b of a text; lone surrogates are hashed as they stand."""
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def prompt_and_answer(conversation: Conversation) -> tuple[str, str]:
+    """The two texts that rows are compared by. Tool calls are part of the answer: without them two rows that
+    call different functions would look alike."""
+    answer = conversation.answer_text
+    for turn in conversation.turns[conversation.answer_start :]:
+        calls = turn.extra.get("tool_calls") or turn.extra.get("function_call")
+        if calls:
+            answer += "\n" + json.dumps(calls, sort_keys=True, ensure_ascii=False, default=str)
+    return conversation.prompt_text, answer
+
+
+def collect(
+    source: Source,
+    *,
+    tokenizer: Tokenizer | None,
+    profile: TrainerProfile,
+    scans: Mapping[str, RowScan],
+    tokenized: Sequence[TokenizedRow] | None = None,
+    progress: Callable[[str, int], None] | None = None,
+    batch: int = BATCH,
+) -> DatasetFacts:
+    """Read a data set into columns.
+
+    Args:
+        source: the records.
+        tokenizer: None leaves the token counts out.
+        profile: how the trainer turns rows into tokens.
+        scans: check id -> a function of one row.
+        tokenized: the rows' tokens where another lane has made them already, one for each record.
+        batch: rows that are tokenised together; the result does not depend on it.
+
+    Raises:
+        InputError: the source is missing, empty or not readable.
+    """
+    collector = _Collector(source=source, tokenizer=tokenizer, scans=scans)
+    if tokenized is None:
+        batches = _tokenized_ahead(_batches(source.records(), batch), tokenizer, profile)
+    else:
+        batches = _with_tokens(_batches(source.records(), batch), tokenized)
+    for current in batches:
+        collector.add(current)
+        if progress is not None:
+            progress(source.path, collector.columns.rows)
+    return collector.facts()
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Records in order; `conversations` and `tokens` follow the `Row`s among them that are conversations."""
+
+    records: list[Row | RowProblem]
+    conversations: dict[int, Conversation] = field(default_factory=dict)
+    unusable: dict[int, str] = field(default_factory=dict)
+    tokens: dict[int, TokenizedRow] = field(default_factory=dict)
+    failures: dict[int, str] = field(default_factory=dict)
+
+
+def _batches(records: Iterable[Row | RowProblem], size: int) -> Iterator[_Batch]:
+    stream = iter(records)
+    while taken := list(islice(stream, size)):
+        batch = _Batch(taken)
+        for position, record in enumerate(taken):
+            if isinstance(record, Row):
+                try:
+                    batch.conversations[position] = conversation_of(record)
+                except InputError as error:
+                    batch.unusable[position] = error.what
+        yield batch
+
+
+def _tokenized_ahead(
+    batches: Iterator[_Batch], tokenizer: Tokenizer | None, profile: TrainerProfile
+) -> Iterator[_Batch]:
+    """Tokenise one batch ahead in a second thread: the tokenizer works outside the interpreter lock while the
+    scans of the batch before run in it."""
+    if tokenizer is None:
+        yield from batches
+        return
+    with ThreadPoolExecutor(max_workers=1) as worker:
+        waiting = None
+        for batch in batches:
+            started = worker.submit(_tokenize_batch, batch, tokenizer, profile)
+            if waiting is not None:
+                yield waiting.result()
+            waiting = started
+        if waiting is not None:
+            yield waiting.result()
+
+
+def _tokenize_batch(batch: _Batch, tokenizer: Tokenizer, profile: TrainerProfile) -> _Batch:
+    positions = list(batch.conversations)
+    conversations = list(batch.conversations.values())
+    try:
+        batch.tokens = dict(zip(positions, tokenize_many(conversations, tokenizer, profile), strict=True))
+    except GradianError:
+        # One row that the template refuses must not hide the others: find it by taking each on its own.
+        for position, conversation in zip(positions, conversations, strict=True):
+            try:
+                batch.tokens[position] = tokenize(conversation, tokenizer, profile)
+            except GradianError as error:
+                batch.failures[position] = error.why or error.what
+    return batch
+
+
+def _with_tokens(batches: Iterator[_Batch], tokenized: Sequence[TokenizedRow]) -> Iterator[_Batch]:
+    start = 0
+    for batch in batches:
+        batch.tokens = {position: tokenized[start + position] for position in batch.conversations}
+        start += len(batch.records)
+        yield batch
+
+
+class _Collector:
+    """Builds `DatasetFacts` batch by batch."""
+
+    def __init__(self, *, source: Source, tokenizer: Tokenizer | None, scans: Mapping[str, RowScan]) -> None:
+        self.source = source
+        self.tokenizer = tokenizer
+        self.scans = [(id, scan, Hits()) for id, scan in scans.items()]
+        self.columns = Columns(_ROW_COLUMNS)
+        self.tokens = Columns(_TOKEN_COLUMNS)
+        self.any_tokens = tokenizer is not None
+        self.files: dict[str, int] = {}
+        self.problems: list[RowProblem] = []
+        self.unusable: dict[str, list[int]] = {}
+        self.failures: dict[str, list[int]] = {}
+        self.systems = TextTable(SYSTEM_TEXTS)
+        self.answers = TextTable(LABELS)
+        self.texts: list[tuple[int, str, str]] | None = []
+        self.characters = 0
+        self.first: list[RowView] = []
+        self.spread: list[tuple[int, int, RowView]] = []
+
+    def add(self, batch: _Batch) -> None:
+        for position, record in enumerate(batch.records):
+            self.columns.append()
+            self.tokens.append()
+            file = self.files.setdefault(record.file, len(self.files))
+            self.columns.set_last(line=record.line or 0, file=file)
+            if isinstance(record, RowProblem):
+                self.problems.append(record)
+            elif position in batch.unusable:
+                self.unusable.setdefault(batch.unusable[position], []).append(record.row)
+            else:
+                self._add_row(record, batch.conversations[position], batch.tokens.get(position))
+                if position in batch.failures:
+                    self.failures.setdefault(batch.failures[position], []).append(record.row)
+
+    def _add_row(self, row: Row, conversation: Conversation, tokens: TokenizedRow | None) -> None:
+        prompt, answer = prompt_and_answer(conversation)
+        view = RowView(row, conversation, conversation.prompt_text, conversation.answer_text, tokens)
+        has_system = bool(conversation.turns) and conversation.turns[0].role in ("system", "developer")
+        prompt_key, answer_key = normalised(prompt), normalised(answer)
+        self.columns.set_last(
+            readable=1,
+            shape=_SHAPE_CODE[conversation.shape],
+            turns=len(conversation.turns),
+            system=has_system,
+            prompt_hash=hash_of(prompt_key),
+            answer_hash=hash_of(answer_key),
+            pair_hash=hash_of(f"{prompt_key}\x00{answer_key}"),
+            prompt_chars=len(prompt),
+            answer_chars=len(answer),
+            form=FORM_CODE[form_of(view.answer)],
+        )
+        if has_system:
+            self.systems.add(conversation.turns[0].text.strip(), row.row)
+        if answer_key and len(answer_key) <= LABEL_CHARACTERS:
+            self.answers.add(answer_key, row.row)
+        if tokens is not None:
+            self._add_tokens(tokens)
+        for _, scan, hits in self.scans:
+            hit = scan(view)
+            if hit is not None:
+                hits.add(row.row, hit)
+        self._keep(view, prompt, answer)
+
+    def _add_tokens(self, tokens: TokenizedRow) -> None:
+        ids, tokenizer = tokens.ids, self.tokenizer
+        self.any_tokens = True
+        kept_loss = tokens.loss_tokens
+        self.tokens.set_last(
+            full=tokens.full_tokens,
+            kept=len(ids),
+            full_loss=tokens.full_loss_tokens,
+            kept_loss=kept_loss,
+            stop=tokens.ends_with_stop,
+            dropped=_DROPPED_CODE.get(tokens.dropped or "", len(DROPPED) - 1),
+            mismatch=tokens.boundary_mismatch,
+        )
+        if tokenizer is None or len(ids) < 2:
+            return
+        bos, unknown, pad = tokenizer.bos_token_id, tokenizer.unk_token_id, tokenizer.pad_token_id
+        if bos is not None and ids[0] == bos:
+            self.tokens.set_last(leading_bos=1 + int(ids[1] == bos))
+        if unknown is not None:
+            self.tokens.set_last(unknown=int(np.count_nonzero(ids == unknown)))
+        if pad is not None:
+            self.tokens.set_last(pad=int(np.count_nonzero(ids[:-1] == pad)))
+
+    def _keep(self, view: RowView, prompt: str, answer: str) -> None:
+        if self.texts is not None:
+            self.characters += len(prompt) + len(answer)
+            self.texts.append((view.row.row, prompt, answer))
+            if self.characters > TEXT_BUDGET:
+                self.texts = None
+        if len(self.first) < SAMPLE_FIRST:
+            self.first.append(view)
+            return
+        rank = -_scrambled(view.row.row)
+        if len(self.spread) < SAMPLE_SPREAD:
+            heapq.heappush(self.spread, (rank, view.row.row, view))
+        elif rank > self.spread[0][0]:
+            heapq.heapreplace(self.spread, (rank, view.row.row, view))
+
+    def facts(self) -> DatasetFacts:
+        if self.columns.rows == 0:
+            raise InputError("there are no rows", where=self.source.path, fix="check the path")
+        sha256, size = self.source.digest()
+        column = self.columns.array
+        spread = sorted((view for _, _, view in self.spread), key=lambda view: view.row.row)
+        return DatasetFacts(
+            path=self.source.path,
+            rows=self.columns.rows,
+            problems=tuple(self.problems),
+            readable=column("readable").astype(bool),
+            line=column("line"),
+            file=column("file"),
+            files=tuple(self.files),
+            shape=column("shape"),
+            turns=column("turns"),
+            system=column("system").astype(bool),
+            prompt_hash=column("prompt_hash"),
+            answer_hash=column("answer_hash"),
+            pair_hash=column("pair_hash"),
+            prompt_chars=column("prompt_chars"),
+            answer_chars=column("answer_chars"),
+            form=column("form"),
+            unusable=[Failure(message, rows) for message, rows in self.unusable.items()],
+            render_failures=[Failure(message, rows) for message, rows in self.failures.items()],
+            hits={id: hits for id, _, hits in self.scans},
+            systems=self.systems,
+            answers=self.answers,
+            tokens=self._token_facts(),
+            texts=self._reader(),
+            sample=(*self.first, *spread),
+            sha256=sha256,
+            bytes=size,
+        )
+
+    def _token_facts(self) -> TokenFacts | None:
+        if not self.any_tokens:
+            return None
+        flags = {"stop", "mismatch"}
+        arrays = {name: self.tokens.array(name) for name in _TOKEN_COLUMNS}
+        return TokenFacts(
+            **{name: arrays[name].astype(bool) if name in flags else arrays[name] for name in arrays}
+        )
+
+    def _reader(self) -> Callable[[], Iterator[tuple[int, str, str]]]:
+        kept = self.texts
+        if kept is not None:
+            return lambda: iter(kept)
+        return lambda: _read_again(self.source)
+
+
+def _read_again(source: Source) -> Iterator[tuple[int, str, str]]:
+    for record in source.records():
+        if isinstance(record, Row):
+            try:
+                conversation = conversation_of(record)
+            except InputError:
+                continue  # counted in the first pass
+            yield (record.row, *prompt_and_answer(conversation))
+
+
+def _scrambled(row: int) -> int:
+    """A fixed pseudo-random rank of a row number (the finaliser of splitmix64), so that the sample is spread
+    over the whole set and is the same in every run."""
+    value = (row + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+    return value ^ (value >> 31)
