@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gradian.rows.masks import runs
 from gradian.rows.profile import Overflow
 
 Ids = NDArray[np.int32]
@@ -62,10 +63,9 @@ def _proportional(answer_mask: Mask, limit: int) -> NDArray[np.intp]:
 
 def _pairs(answer_mask: Mask) -> list[tuple[int, int, int]]:
     """`(start of prompt, start of answer, end of answer)` per turn; a tail without answer is a pair too."""
-    edges = np.flatnonzero(np.diff(np.concatenate(([False], answer_mask, [False])).astype(np.int8)))
     pairs: list[tuple[int, int, int]] = []
     previous = 0
-    for start, end in edges.reshape(-1, 2).tolist():
+    for start, end in runs(answer_mask):
         pairs.append((previous, start, end))
         previous = end
     if previous < len(answer_mask):

@@ -1,8 +1,8 @@
 """A chat template: messages in, text out, exactly as `apply_chat_template` of transformers renders it.
 
 Templates come with models and are not trusted: they run in jinja2's immutable sandbox, see plain data only,
-and cannot reach files or attributes of Python objects. What the sandbox does not bound is time and memory: loops
-inside loops run as long as they like (`range` alone is capped at 100,000 by jinja2).
+and cannot reach files or attributes of Python objects. What the sandbox does not bound is time and memory:
+loops inside loops run as long as they like (`range` alone is capped at 100,000 by jinja2).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A tokenizer with its special tokens and chat template, without transformers.
 
 Reads what `save_pretrained` writes. Ids are those of `AutoTokenizer` (a test holds them equal): the pipeline
-of `tokenizer.json`, tokens that only `tokenizer_config.json` names added to it, BOS and EOS as the configuration
-asks.
+of `tokenizer.json`, tokens that only `tokenizer_config.json` names added to it, and BOS and EOS as the
+configuration asks.
 """
 
 from __future__ import annotations
