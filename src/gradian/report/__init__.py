@@ -1,0 +1,1 @@
+"""The report: one frozen model and its renderings."""
