@@ -1,8 +1,8 @@
 """A tokenizer with its special tokens and chat template, without transformers.
 
-Reads what `save_pretrained` writes. Ids are those of `AutoTokenizer` (a test holds them equal): the pipeline
-of `tokenizer.json`, tokens that only `tokenizer_config.json` names added to it, and BOS and EOS as the
-configuration asks.
+Reads what `save_pretrained` writes. Ids are those of `AutoTokenizer` of transformers 5 (a test holds them
+equal): the pipeline of `tokenizer.json`, whose post-processor alone decides about BOS and EOS, and the tokens
+that only the configuration names added to it. (transformers 4 also read `add_bos_token` for some classes.)
 """
 
 from __future__ import annotations
@@ -227,7 +227,6 @@ def load_tokenizer(name_or_path: str | Path, *, revision: str | None = None) -> 
     _add_named_tokens(backend, files)
     backend.no_truncation()
     backend.no_padding()
-    _set_post_processor(backend, files)
     limit = files.config.get("model_max_length")
     return Tokenizer(
         name_or_path=str(name_or_path),
@@ -290,28 +289,6 @@ def _add_named_tokens(backend: tokenizers.Tokenizer, files: TokenizerFiles) -> N
             present.add(content)
     if missing:
         backend.add_tokens(missing)
-
-
-def _set_post_processor(backend: tokenizers.Tokenizer, files: TokenizerFiles) -> None:
-    """BOS and EOS as `add_bos_token` / `add_eos_token` ask, where the configuration holds these keys.
-
-    Without them the pipeline's own post-processor stands (transformers' TokenizersBackend).
-    """
-    if "add_bos_token" not in files.config and "add_eos_token" not in files.config:
-        return
-    parts, special = ["$A:0"], []
-    for key, name, position in (
-        ("add_bos_token", "bos_token", 0),
-        ("add_eos_token", "eos_token", len(parts)),
-    ):
-        token = files.special_tokens.get(name)
-        token_id = None if token is None else backend.token_to_id(token)
-        if files.config.get(key) and token is not None and token_id is not None:
-            special.append((token, token_id))
-            parts.insert(0 if position == 0 else len(parts), f"{token}:0")
-    backend.post_processor = tokenizers.processors.TemplateProcessing(
-        single=parts, pair=[*parts, "$B:1"], special_tokens=special
-    )
 
 
 def _model_number(config: Mapping[str, Any], key: str) -> int | None:
