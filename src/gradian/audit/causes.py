@@ -56,7 +56,7 @@ CONSEQUENCES: dict[str, tuple[str, ...]] = {
     ),
     "config.max_steps_override": ("logs.run_incomplete", "config.steps_too_few", "data.tiny_for_schedule"),
     "data.truncated_completion": ("config.unused_length_key", "token.over_model_context"),
-    "data.duplicate_rows": ("data.near_duplicate_rows", "data.tiny_for_schedule"),
+    "data.duplicate_rows": ("data.tiny_for_schedule",),
     "data.role_order": ("data.last_turn_not_assistant", "template.render_error"),
     "data.unknown_role": ("data.role_order", "template.render_error"),
     "data.json_unparseable": ("data.format_inconsistent",),

@@ -64,6 +64,7 @@ _TOKEN_COLUMNS = {
     "kept_loss": ("i", -1),
     "stop": ("b", 0),
     "dropped": ("b", 0),
+    "ended": ("b", 0),
     "mismatch": ("b", 0),
     "leading_bos": ("b", 0),
     "unknown": ("i", 0),
@@ -269,6 +270,8 @@ class _Collector:
         )
         if tokenizer is None or len(ids) < 2:
             return
+        if int(ids[-1]) in tokenizer.stop_ids:
+            self.tokens.set_last(ended=1)
         bos, unknown, pad = tokenizer.bos_token_id, tokenizer.unk_token_id, tokenizer.pad_token_id
         if bos is not None and ids[0] == bos:
             self.tokens.set_last(leading_bos=1 + int(ids[1] == bos))
@@ -330,7 +333,7 @@ class _Collector:
     def _token_facts(self) -> TokenFacts | None:
         if not self.any_tokens:
             return None
-        flags = {"stop", "mismatch"}
+        flags = {"stop", "ended", "mismatch"}
         arrays = {name: self.tokens.array(name) for name in _TOKEN_COLUMNS}
         return TokenFacts(
             **{name: arrays[name].astype(bool) if name in flags else arrays[name] for name in arrays}

@@ -74,6 +74,7 @@ class TokenFacts:
         full_loss: targets of the loss before the cut. kept_loss: after it.
         stop: the uncut row's last target is a stop token, bool `[rows]`.
         dropped: index into `DROPPED`, int8 `[rows]`.
+        ended: what is left of the row ends with a stop token, bool `[rows]`.
         mismatch: the prompt's ids are no prefix of the row's, bool `[rows]`.
         leading_bos: number of BOS ids at the start, int8 `[rows]`.
         unknown: number of unknown-token ids, int32 `[rows]`. pad: number of pad ids inside the row.
@@ -85,6 +86,7 @@ class TokenFacts:
     kept_loss: NDArray[np.int32]
     stop: NDArray[np.bool_]
     dropped: NDArray[np.int8]
+    ended: NDArray[np.bool_]
     mismatch: NDArray[np.bool_]
     leading_bos: NDArray[np.int8]
     unknown: NDArray[np.int32]

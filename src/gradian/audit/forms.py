@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"^[+-]?[$€£]?\d[\d,.  ]*%?$")
 _LIST = re.compile(r"^(?:[-*•]|\d+[.)])\s")
 _TAGGED = re.compile(r"^<([A-Za-z][\w-]{0,30})>")
 #: `{` or `[` followed by what can follow in JSON: `[INST]`, `{name}` and `[1] Smith` are not JSON.
-_JSON_OBJECT = re.compile(r'^\{\s*(?:"|\}|$)')
+_JSON_OBJECT = re.compile(r"""^\{\s*(?:"|'|\}|$)""")
 _JSON_ARRAY = re.compile(r'^\[\s*(?:[{\["\]]|-?\d[\d.eE+-]*\s*[,\]]|(?:true|false|null)\s*[,\]]|$)')
 
 
@@ -135,6 +135,70 @@ def form_of(answer: str) -> str:
     if len(text) <= 60 and "\n" not in text and len(text.split()) <= LABEL_WORDS and text[-1] not in ".!?":
         return "label"
     return "prose"
+
+
+_SPECIAL_END = re.compile(r"(?:\s*(?:<\|[^|<>]{1,30}\|>|</s>|<eos>|<end_of_turn>))+\s*$")
+_FENCE_LINE = re.compile(r"^[ \t]*(```+|~~~+)", re.MULTILINE)
+_FENCED = re.compile(r"^[ \t]*```.*?^[ \t]*```[ \t]*$", re.MULTILINE | re.DOTALL)
+_EMOTICON = re.compile(r"[:;=8xX]['^-]?[()\[\]{}]|[()\[\]{}]['^-]?[:;=8]|<3")
+_ENUMERATED = re.compile(r"(?:^|\s)\(?\w{1,3}[)\]]", re.MULTILINE)
+#: What an answer in prose ends with: punctuation of any script, a closing mark, a symbol such as an emoji.
+_ENDS = frozenset(".!?…。！？｡।؟۔։\"'”’»)]}`*_|>~:;")
+_URL_OR_PATH = re.compile(r"(?:\w+://\S+|\S*[/@\\#=]\S*|\S*\d\S*)$")
+PROSE_WORDS = 8
+
+
+def open_form(answer: str) -> str | None:
+    """How an answer stops in the middle, seen by its form; None when it does not.
+
+    `JSON that does not close`, `an open code fence`, `an open bracket` or `an open quotation`. The last two
+    also need an end that is no end of a sentence, since brackets in prose are not always matched.
+    """
+    text = _SPECIAL_END.sub("", without_thinking(answer)).strip()
+    if not text:
+        return None
+    if text[0] in "{[`":
+        body = json_body(text)
+        if body is not None and json_error(body) is not None and missing_closers(body):
+            return "JSON that does not close"
+    fences = (
+        [match.group(1)[:3] for match in _FENCE_LINE.finditer(text)] if "```" in text or "~~~" in text else []
+    )
+    if len(fences) % 2:
+        return "an open code fence"
+    if ends_properly(text):
+        return None
+    if not any(mark in text for mark in '([{"“«'):
+        return None
+    prose = _ENUMERATED.sub(" ", _EMOTICON.sub(" ", _FENCED.sub("", text)))
+    if any(prose.count(opener) > prose.count(closer) for opener, closer in ("()", "[]", "{}")):
+        return "an open bracket"
+    if prose.count("“") > prose.count("”") or prose.count("«") > prose.count("»"):
+        return "an open quotation"
+    return None
+
+
+def ends_properly(text: str) -> bool:
+    """The text ends like a finished one: with punctuation or a closing mark, a symbol, a number, a path or a
+    link, or in a line that is an item of a list, a heading or a row of a table."""
+    text = text.rstrip()
+    if not text or text[-1] in _ENDS or unicodedata.category(text[-1])[0] == "S":
+        return True
+    last_line = text.rsplit("\n", 1)[-1].strip()
+    if _LIST.match(last_line) or last_line.startswith(("#", "|", "<", "$", ">>>", "http")):
+        return True
+    return bool(_URL_OR_PATH.search(last_line))
+
+
+def sentence_end(answer: str) -> bool | None:
+    """True when prose ends like a finished sentence, False when it does not; None for what is no prose of at
+    least eight words, and for scripts that write no full stops."""
+    text = _SPECIAL_END.sub("", without_thinking(answer)).strip()
+    if form_of(text) != "prose" or len(text.split()) < PROSE_WORDS:
+        return None
+    if unicodedata.category(text[-1]) == "Lo":  # Thai and others write no full stop
+        return None
+    return ends_properly(text)
 
 
 def parsed_json(answer: str) -> Any:

@@ -38,13 +38,11 @@ def truncated(context: AuditContext, facts: DatasetFacts, id: str, *, of_eval: b
     tokens = facts.tokens
     assert tokens is not None
     lost = tokens.full_loss - tokens.kept_loss
-    mask = (
-        tokens.known
-        & (tokens.kept < tokens.full)
-        & (lost > 0)
-        & (tokens.kept_loss > 0)
-        & (tokens.dropped == 0)
-    )
+    # A line break that the template writes after the stop token is no loss: such a row still ends as it
+    # should. torchtune puts a stop token in place of the last one, though, and that row is cut.
+    whole = tokens.ended & (context.profile.overflow != "truncate_end_keep_eos")
+    cut = tokens.known & (tokens.kept < tokens.full) & (lost > 0)
+    mask = cut & (tokens.kept_loss > 0) & (tokens.dropped == 0) & ~whole
     rows = np.flatnonzero(mask).tolist()
     if not rows:
         return

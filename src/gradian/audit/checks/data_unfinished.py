@@ -1,0 +1,136 @@
+"""Answers that stop in the middle, seen by their form alone: the fault is in the rows, whatever the trainer
+does."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from gradian.audit.checks.data_format import json_share
+from gradian.audit.facts import Hit, Hits, RowView
+from gradian.audit.finding import Fix, Severity
+from gradian.audit.forms import open_form, sentence_end
+from gradian.audit.registry import Need, Observation, check
+from gradian.audit.wording import listed, plural, some
+
+if TYPE_CHECKING:
+    from gradian.audit.context import AuditContext
+    from gradian.audit.facts import DatasetFacts
+
+_JSON = "JSON that does not close"
+_FENCE = "an open code fence"
+_CERTAIN = (_JSON, _FENCE)
+_LIKELY = ("an open bracket", "an open quotation")
+_NO_END = "no end of sentence"
+_END = "end of sentence"
+
+#: Prose answers that are needed before one without an end can be called unusual.
+SIBLINGS = 20
+
+
+def find_unfinished(view: RowView) -> Hit | None:
+    """How the answer breaks off, or whether its prose has an end."""
+    kind = open_form(view.answer)
+    if kind is None:
+        end = sentence_end(view.answer)
+        if end is None:
+            return None
+        return Hit(_END if end else _NO_END)
+    return Hit(kind, view.answer.rstrip()[-40:])
+
+
+@check(
+    "data.unfinished_completion",
+    title="Answers that stop in the middle",
+    severity=Severity.ERROR,
+    needs=(Need.ROWS,),
+    scan=find_unfinished,
+    thresholds={"error_share": 0.01, "sibling_share": 0.90, "json_share": 0.80},
+    row_level=True,
+    explain="""
+The answer in the file is cut off: JSON whose brackets do not close, a code fence that stays open, an open
+    bracket or
+quotation at the end, or prose that ends in mid-sentence while at least 90 % of the other answers end
+properly. Usually an export cut the field. Training on such rows teaches the model to stop there, and for JSON
+to write objects that no parser reads; a few dozen rows are enough.
+
+This is about the rows themselves. Rows that the *trainer* cuts are `data.truncated_completion`; where at
+least 80 % of all answers are JSON, broken ones are `data.json_unparseable`.
+
+**Severity.** Error when JSON or code is cut in 1 % of the rows or more (`error_share`), warning below and for
+the weaker signs, info for a single weak sign.
+
+**Fix.** Export the column again without the limit, or remove the rows named.
+""",
+)
+def unfinished_completion(context: AuditContext, hits: Hits) -> Iterator[Observation]:
+    facts = context.dataset
+    assert facts is not None
+    kinds = _unfinished(context, facts, hits)
+    rows = sorted(row for found in kinds.values() for row in found)
+    if not rows:
+        return
+    certain = sum(len(kinds.get(kind, ())) for kind in _CERTAIN)
+    share = len(rows) / facts.rows
+    error = context.threshold("data.unfinished_completion.error_share")
+    if certain / facts.rows >= error:
+        severity = Severity.ERROR
+    elif certain or len(rows) >= 3:
+        severity = Severity.WARNING
+    else:
+        severity = Severity.INFO
+    counts = {
+        kind: len(found) for kind, found in sorted(kinds.items(), key=lambda item: (-len(item[1]), item[0]))
+    }
+    ends = [
+        f"row {row} ends: {hit.detail!r}" for row, hit in hits.samples if hit.detail and row in set(rows)
+    ][:2]
+    kinds_text = listed(f"{kind} in {plural(count, 'row')}" for kind, count in counts.items())
+    length, pile = _pile_up(facts, rows)
+    yield Observation(
+        title=f"{len(rows):,} of {plural(facts.rows, 'answer')} stop in the middle ({some(rows)})",
+        severity=severity,
+        message=f"{_capital(kinds_text)}."
+        + (f" {_capital('; '.join(ends))}." if ends else "")
+        + (f" {pile} of them have exactly {length:,} characters: a field limit." if pile else ""),
+        rows=rows,
+        values={"kinds": counts, "share": share, "error_share": error, "same_length": pile or None},
+        fix=Fix(
+            text=f"export the answers again without cutting them, or remove {plural(len(rows), 'row')} "
+            f"({some(rows)})",
+            safe=False,
+        ),
+    )
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _unfinished(context: AuditContext, facts: DatasetFacts, hits: Hits) -> dict[str, list[int]]:
+    """Kind -> rows, without what another check reports and without ends that are usual here."""
+    kinds = {kind: rows for kind, rows in hits.kinds.items() if kind not in (_END, _NO_END)}
+    if json_share(facts) >= context.threshold("data.unfinished_completion.json_share"):
+        kinds.pop(_JSON, None)  # data.json_unparseable
+    ended, open_ended = len(hits.kinds.get(_END, ())), hits.kinds.get(_NO_END, [])
+    likely = sum(len(kinds.get(kind, ())) for kind in _LIKELY)
+    siblings = ended + len(open_ended) + likely
+    usual = (
+        siblings >= SIBLINGS
+        and ended >= context.threshold("data.unfinished_completion.sibling_share") * siblings
+    )
+    if usual and open_ended:
+        kinds[_NO_END] = open_ended
+    if not usual:
+        # Without siblings that end properly an unmatched bracket is a habit of the data, not a cut.
+        for kind in _LIKELY:
+            kinds.pop(kind, None)
+    return kinds
+
+
+def _pile_up(facts: DatasetFacts, rows: list[int]) -> tuple[int, int]:
+    """The answer length that most of these rows share, and how many do; 0 when fewer than three and half
+    do."""
+    length, times = Counter(facts.answer_chars[rows].tolist()).most_common(1)[0]
+    return (int(length), times) if times >= 3 and times >= len(rows) / 2 and length >= 40 else (0, 0)
