@@ -43,8 +43,8 @@ def _on_format(result: EvaluationResult) -> list[str]:
     ):
         if after - before >= max(_NOTABLE_ITEMS, _NOTABLE_SHARE * items):
             notes.append(
-                f"{after} of {items} answers of the tuned model {what}, {before} of the base model. Look there"
-                " first: it is the form of the answers that broke."
+                f"{after} of {items} answers of the tuned model {what}, {before} of the base model. Look"
+                " there first: it is the form of the answers that broke."
             )
     return notes
 
@@ -63,7 +63,7 @@ def _on_loss(result: EvaluationResult) -> list[str]:
         ]
     if result.comparison.outcome != "regression" and low > 0:
         return [
-            f"The wanted answers became less probable ({mean}), which the metric {result.metric} does not show."
+            f"The wanted answers became less probable ({mean}). The metric {result.metric} does not show it."
         ]
     return []
 
@@ -79,7 +79,7 @@ def _on_base(result: EvaluationResult) -> list[str]:
     if result.base_margin_median is not None and result.base_margin_median < THIN_MARGIN:
         notes.append(
             "On the lost items the base model preferred the wanted answer to what the tuned model now says by"
-            f" a median of only {result.base_margin_median:.2f} nats (below {THIN_MARGIN:g}): it hardly held them."
+            f" a median of only {result.base_margin_median:.2f} nats: it hardly held them."
         )
     return notes
 
@@ -95,8 +95,8 @@ def _on_generation(result: EvaluationResult) -> list[str]:
     longer = sum(len(item.wanted_ids) > result.max_new_tokens for item in result.items)
     if longer and result.base_counts.answered:
         notes.append(
-            f"{longer} wanted answers are longer than the limit of {result.max_new_tokens} tokens: neither arm can"
-            " give them."
+            f"{longer} wanted answers are longer than the limit of {result.max_new_tokens} tokens:"
+            " neither arm can give them."
         )
     if not result.stop_ids and result.base_counts.answered:
         notes.append("The tokenizer names no stop token, so every answer runs to the token limit.")

@@ -1,4 +1,4 @@
-"""What both arms are asked, as tokens, and how: one set of prompts, limits and batches for a fair comparison."""
+"""What both arms are asked, as tokens, and how: one set of prompts, limits and batches for both."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gradian.errors import InputError
 from gradian.evaluate.answer_cache import AnswerCache
 from gradian.evaluate.generation import Generation, Progress
 from gradian.evaluate.items import EvalItem
+from gradian.rows.items import answer_ids, prompt_ids
 from gradian.rows.tokenizer import Tokenizer
-from gradian.rows.tokens import answer_ids, prompt_ids
 
 Arm = Literal["base", "tuned"]
 # Called with what is being done (`base: answers`), the items done and all items.
