@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import io
 import json
 import re
 import zlib
@@ -58,12 +59,45 @@ def read_zstd_lines(path: Path, name: str) -> Iterator[Record]:
             where=name,
             fix='pip install "gradian[zst]"',
         ) from None
-    import io
-
     with _opened(path, name) as raw:
-        reader = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
-        stream = cast("BinaryIO", io.BufferedReader(reader, 1 << 20))
+        stream = cast("BinaryIO", io.BufferedReader(_ZstdStream(raw, zstandard.ZstdDecompressor()), 1 << 20))
         yield from _decompressed(stream, path, name, (OSError, EOFError, zstandard.ZstdError))
+
+
+class _ZstdStream(io.RawIOBase):
+    """The bytes of zstd frames. zstandard's own reader takes a file that is cut off for one that ends."""
+
+    def __init__(self, raw: BinaryIO, decompressor: Any) -> None:
+        self._raw = raw
+        self._decompressor = decompressor
+        self._frame: Any = None
+        self._ready = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            data = self._raw.read(1 << 16)
+            if not data:
+                if self._frame is not None:
+                    raise EOFError("the last frame is not complete")
+                return 0
+            self._feed(data)
+        given = self._ready[: len(buffer)]
+        buffer[: len(given)] = given
+        self._ready = self._ready[len(given) :]
+        return len(given)
+
+    def _feed(self, data: bytes) -> None:
+        while data:
+            if self._frame is None:
+                self._frame = self._decompressor.decompressobj()
+            self._ready += self._frame.decompress(data)
+            data = b""
+            if self._frame.eof:
+                data = self._frame.unused_data
+                self._frame = None
 
 
 def _decompressed(
@@ -122,7 +156,7 @@ def _checked(value: Any, name: str, line: int, offset: int) -> Record:
         return Record(name, line, value)
     kinds = {list: "a list", str: "text", bool: "a boolean", type(None): "null"}
     kind = kinds.get(type(value), "a number")
-    return Record(name, line, problem=f"the line holds {kind}, not an object", byte_offset=offset)
+    return Record(name, line, problem=f"the record is {kind}, not an object", byte_offset=offset)
 
 
 def _read_again(text: bytes, name: str, line: int, offset: int) -> Record:

@@ -58,8 +58,11 @@ def _read_delimited(path: Path, name: str, delimiter: str) -> Iterator[Record]:
 
 
 def _header(reader: Any, name: str) -> list[str]:
+    header: list[str] = []
     try:
-        header: list[str] = next(reader, [])
+        for header in reader:
+            if any(cell.strip() for cell in header):
+                break
     except csv.Error as error:
         raise InputError("the header is not valid CSV", where=f"{name}:1", why=str(error)) from None
     repeated = sorted({column for column in header if header.count(column) > 1})
