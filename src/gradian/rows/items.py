@@ -82,8 +82,11 @@ def _without_added_eos(ids: list[int], tokenizer: Tokenizer) -> list[int]:
 
 
 def _up_to_stop(ids: list[int], tokenizer: Tokenizer) -> list[int]:
-    """Ids up to the last stop token, when only white space follows it."""
-    last = next((i for i in range(len(ids) - 1, -1, -1) if ids[i] in tokenizer.stop_ids), None)
-    if last is None or tokenizer.decode(ids[last + 1 :]).strip():
-        return ids
-    return ids[: last + 1]
+    """Ids up to the first of the stop tokens at their end (Phi writes end of turn, line break and EOS)."""
+    stop = None
+    for index in range(len(ids) - 1, -1, -1):
+        if ids[index] in tokenizer.stop_ids:
+            stop = index
+        elif tokenizer.decode([ids[index]]).strip():
+            break
+    return ids if stop is None else ids[: stop + 1]
