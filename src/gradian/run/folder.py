@@ -262,6 +262,7 @@ class _RunReader:
             if events is not None:
                 self.artefacts.update(events.files)
                 self.builder.add(events.files[0], events.arguments)
+                self._note_arguments(events.files[0], events.arguments)
                 return events
         return None
 
@@ -293,9 +294,16 @@ class _RunReader:
             return None
         self.artefacts.update(inside("wandb", file) for file in run.files)
         self.builder.add(inside("wandb", run.files[0]), run.config)
+        self._note_arguments(inside("wandb", run.files[0]), run.config)
         for package, version in run.versions.items():
-            self.versions.setdefault(package, FoundVersion(version, inside("wandb", run.versions_file)))
+            found = FoundVersion(version, inside("wandb", run.versions_file), installed=True)
+            self.versions.setdefault(package, found)
         return run
+
+    def _note_arguments(self, file: str, arguments: Mapping[str, object]) -> None:
+        """Arguments that were logged as text tell the trainer too, when there is no training_args.bin."""
+        if arguments and not self.evidence.args_fields:
+            self.evidence = replace(self.evidence, args_file=file, args_fields=arguments)
 
     def _add_card_settings(self, card: ModelCard | None) -> None:
         if card is None:

@@ -36,10 +36,14 @@ DISPLAY_NAMES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class FoundVersion:
-    """A version and the file that states it, relative to the run folder."""
+    """A version and the file that states it, relative to the run folder.
+
+    `installed` is True when the file lists what was installed, which is not yet what was used.
+    """
 
     version: str
     file: str
+    installed: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,8 @@ class Evidence:
     Attributes:
         versions: `trl`, `transformers`, ... -> version and file.
         tags: the model card's tags, and tags_file.
-        args_class: class of training_args.bin, and args_file; args_fields are the fields that it holds.
+        args_class: class of training_args.bin; "" for arguments that were logged as text. args_file holds
+            them and args_fields are the fields that it holds.
         config_trainer: the trainer whose configuration file is in the folder, and config_file.
         log_trainer: the trainer whose log is in the folder, and log_file.
         peft_version, adapter_file: the adapter's PEFT version; unsloth_adapter: it carries unsloth's mark.
@@ -66,6 +71,10 @@ class Evidence:
     log_trainer: str | None = None
     log_file: str = ""
     unsloth_adapter: str = ""
+
+
+#: Arguments that SFTConfig has and transformers' TrainingArguments have not.
+SFT_FIELDS = frozenset({"dataset_text_field", "packing"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +181,10 @@ def _detect_wrapper(evidence: Evidence) -> _Detected | None:
 
 def _detect_trl(evidence: Evidence) -> _Detected | None:
     stated = evidence.versions.get("trl")
-    if stated is not None:
+    sft_arguments = evidence.args_class.startswith("trl.") or evidence.args_fields.keys() >= SFT_FIELDS
+    if stated is not None and (sft_arguments or not stated.installed):
         return _Detected("trl", stated.version, f"TRL {stated.version}, read from {stated.file}")
-    if evidence.args_class.startswith("trl."):
+    if sft_arguments:
         lower, upper = oldest_version(evidence.args_fields), version_before(evidence.args_fields)
         if lower is None:
             version = (

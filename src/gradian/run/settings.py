@@ -175,7 +175,13 @@ class SettingsBuilder:
             self.add_one(file, key, name, value)
 
     def add_one(self, file: str, key: str, name: str, value: Any) -> None:
-        """Adds one statement under its normalised `name`."""
+        """Adds one statement under its normalised `name`.
+
+        transformers writes `<EOS_TOKEN>` in place of every `*_token` in the arguments that it logs, which
+        states nothing.
+        """
+        if value == f"<{key.upper()}>":
+            return
         self._seen.setdefault(name, []).append(SeenValue(normalise(name, value), file, key))
 
     def build(self) -> RunSettings:

@@ -17,14 +17,14 @@ LLAMA_FACTORY_DEFAULT_LENGTH = 2048
 
 #: axolotl dataset types whose rows the tokenizer cuts, so that the length filter never sees a long one.
 AXOLOTL_CHAT_TYPES = ("chat_template", "sharegpt")
-#: torchtune dataset builders that learn the prompt unless told otherwise.
-TORCHTUNE_TRAINS_ON_INPUT = ("alpaca_dataset", "samsum_dataset", "grammar_dataset")
+#: torchtune dataset builders that learn the prompt unless told otherwise (torchtune/datasets/_alpaca.py).
+TORCHTUNE_TRAINS_ON_INPUT = ("alpaca_dataset", "alpaca_cleaned_dataset")
 
 
 def unsloth_profile(settings: RunSettings) -> TrainerProfile:
     """unsloth wraps TRL: the text column is tokenised as it stands, without an EOS."""
     assumed = ["loss on the whole row (train_on_responses_only leaves no trace in a run folder)"]
-    setting = first_present(settings, ("max_seq_length", "max_length"))
+    setting = first_present(settings, ("max_length", "max_seq_length"))  # unsloth_zoo asks in this order
     max_length = settings.integer(setting.name) if setting else None
     if max_length is None:
         max_length = UNSLOTH_DEFAULT_LENGTH
@@ -67,7 +67,7 @@ def axolotl_profile(settings: RunSettings) -> TrainerProfile:
         loss_on = "everything"
     packing = "sample_packing" if settings.flag("packing") else None
     isolates = packing is not None and _axolotl_isolates(settings)
-    if packing and attention_implementation(settings) is None and not isolates:
+    if packing and not isolates:
         assumed.append("no attention backend that separates packed rows (no file states one)")
     return TrainerProfile(
         trainer="axolotl",
