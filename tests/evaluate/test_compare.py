@@ -73,7 +73,7 @@ def test_counts_and_means() -> None:
 
 
 def test_four_losses_in_a_hundred_are_weak_evidence() -> None:
-    """No loss is drawn with probability .96^100 = .017 < .025: the interval excludes 0, McNemar (p = .125) does not."""
+    """No loss is drawn with probability .96^100 = .017 < .025, so 0 is excluded; McNemar has p = .125."""
     result = table(96, 4, 0, 0)
     assert result.outcome == "regression"
     assert result.ci[1] < 0
