@@ -39,7 +39,7 @@ def groups_section(report: Report, caps: Caps) -> Section:
     blocks: list[Block] = [
         Prose(SIGN, tone="muted"),
         _groups_table(report.groups, shown),
-        _sweep_table(detailed),
+        _sweep_table(detailed, len(report.groups)),
     ]
     findings = _group_findings_table(shown)
     if findings.rows:
@@ -57,8 +57,9 @@ def _shown_groups(groups: tuple[Group, ...], cap: int) -> tuple[Group, ...]:
 
 
 def _detailed_groups(shown: tuple[Group, ...], cap: int) -> tuple[Group, ...]:
-    accused = [group for group in shown if group.accused]
-    return tuple((accused or list(shown))[:cap])
+    """Those that the verdict names, then the worst of the others, in the order of the model."""
+    first = sorted(shown, key=lambda group: not group.accused)[:cap]
+    return tuple(group for group in shown if group in first)
 
 
 def group_name(group: Group) -> str:
@@ -78,10 +79,9 @@ def _groups_table(groups: tuple[Group, ...], shown: tuple[Group, ...]) -> Table:
         Column("tokens", numeric=True, rank=6),
         Column("effect, nats", numeric=True, rank=1),
         Column("explains", numeric=True, rank=4),
-        Column("p-value", numeric=True, rank=3),
+        Column("p", numeric=True, rank=3),
     )
-    more = len(groups) - len(shown)
-    rest = left_out(len(groups), len(shown), "group" if more == 1 else "groups")
+    rest = left_out(len(groups), len(shown), "group")
     return Table("groups", GROUPS_CAPTION, columns, tuple(_group_row(group) for group in shown), rest)
 
 
@@ -104,7 +104,7 @@ def _effect_tone(value: float) -> Tone:
     return "bad" if value < 0 else "good" if value > 0 else "plain"
 
 
-def _sweep_table(groups: tuple[Group, ...]) -> Table:
+def _sweep_table(groups: tuple[Group, ...], total: int) -> Table:
     """Does the effect survive another damping? One column for each, in the order of the model."""
     dampings = list(dict.fromkeys(damping for group in groups for damping in group.removal_effects))
     columns = (
@@ -129,7 +129,8 @@ def _sweep_table(groups: tuple[Group, ...]) -> Table:
         )
         for group in groups
     )
-    return Table("sweep", "The effect to first order and at other dampings", columns, rows)
+    rest = left_out(total, len(rows), "group")
+    return Table("sweep", "The effect to first order and at other dampings", columns, rows, rest)
 
 
 def _sweep_cell(value: float | None) -> Cell:
@@ -142,7 +143,7 @@ def _group_findings_table(groups: tuple[Group, ...]) -> Table:
         Column("finding", code=True),
         Column("rows with it", numeric=True),
         Column("elsewhere", numeric=True, rank=1),
-        Column("p-value", numeric=True, rank=1),
+        Column("p", numeric=True, rank=1),
         Column("what it is", rank=3),
         Column("fix", rank=4),
     )
@@ -202,29 +203,28 @@ def _rows_table(
 ) -> Table:
     columns = (
         Column("where", code=True, keep_end=True),
-        Column("row", numeric=True, rank=5),
         Column("score", numeric=True),
         Column("group", rank=1, least=16, limit=GROUP_CHARACTERS),
-        Column("tokens", numeric=True, rank=4),
-        Column("loss", numeric=True, rank=4),
-        Column("findings", code=True, rank=3),
+        Column("findings", code=True, rank=3, limit=120),
         Column("prompt", code=True, rank=6, limit=characters),
         Column("answer", code=True, rank=2, flexible=True, least=24, limit=characters),
+        Column("tokens", numeric=True, rank=4),
+        Column("loss", numeric=True, rank=4),
+        Column("row", numeric=True, rank=5),
     )
     cells = tuple(
         (
             Cell(location(row.file, row.line, row.row), float(row.row)),
-            Cell(f"{row.row:,}", float(row.row)),
             Cell(effect(row.score), row.score, _effect_tone(row.score)),
             Cell(groups.get(row.group, row.group)),
-            Cell(f"{row.tokens:,}", float(row.tokens)),
-            Cell(magnitude(row.loss), row.loss),
             Cell(", ".join(row.findings) or "none"),
             Cell(row.prompt),
             Cell(row.answer),
+            Cell(f"{row.tokens:,}", float(row.tokens)),
+            Cell(magnitude(row.loss), row.loss),
+            Cell(f"{row.row:,}", float(row.row)),
         )
         for row in rows[:cap]
     )
-    more = len(rows) - len(cells)
-    rest = left_out(len(rows), len(cells), f"of these {'row' if more == 1 else 'rows'}")
+    rest = left_out(len(rows), len(cells), f"{name.split('-')[0]} row")
     return Table(name, caption, columns, cells, rest, filterable=True)

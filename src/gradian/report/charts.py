@@ -101,9 +101,7 @@ def tiles(report: Report) -> tuple[Tile, ...]:
     if evaluation is not None:
         tone = _change_tone(evaluation)
         scores = f"{decimal(evaluation.base)} → {decimal(evaluation.tuned)}"
-        chosen.append(
-            Tile("Change", signed(evaluation.delta), f"95% interval {interval(evaluation.ci)}", tone)
-        )
+        chosen.append(Tile("Change", signed(evaluation.delta), f"95% {interval(evaluation.ci)}", tone))
         chosen.append(Tile("Base → tuned", scores, f"{evaluation.metric}, {count(evaluation.items, 'item')}"))
         chosen.append(
             Tile(
@@ -237,7 +235,7 @@ class _Axis:
 
     def ticks(self) -> tuple[Tick, ...]:
         """Three to seven round numbers inside the axis."""
-        rough = (self.end - self.start) / 5
+        rough = (self.end - self.start) / 7
         power = 10.0 ** math.floor(math.log10(rough))
         step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
         first = math.ceil(self.start / step)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from gradian.report.numbers import count
+
 Tone = Literal["plain", "bad", "good", "warning", "muted"]
 
 
@@ -191,9 +193,9 @@ class Section:
     blocks: tuple[Block, ...]
 
 
-def left_out(total: int, shown: int, what: str) -> str:
+def left_out(total: int, shown: int, noun: str) -> str:
     """`12 more lost items are in report.json.`, or nothing when all are shown."""
     more = total - shown
     if more <= 0:
         return ""
-    return f"{more:,} more {what} {'is' if more == 1 else 'are'} in report.json."
+    return f"{count(more, f'more {noun}')} {'is' if more == 1 else 'are'} in report.json."

@@ -134,8 +134,7 @@ def items_section(report: Report, caps: Caps) -> Section:
     blocks: tuple[Block, ...] = ()
     if lost:
         shown = tuple(_comparison(item) for item in lost[: caps.items])
-        more = len(lost) - len(shown)
-        rest = left_out(len(lost), len(shown), "lost item" if more == 1 else "lost items")
+        rest = left_out(len(lost), len(shown), "lost item")
         blocks = (Comparisons(shown, caps.item_characters, rest),)
     elif report.evaluation is not None and report.evaluation.lost:
         blocks = (

@@ -69,15 +69,17 @@ def _prose(text: str) -> Markup:
 
 
 def _divergence(said: str, wanted: str) -> Markup:
-    """What was said, marked from the first character that differs from what was wanted.
+    """What was said, marked from where it differs from what was wanted.
 
-    The mark starts at a word, so that `Anna` against `Anne` marks the whole name.
+    The mark starts at a word, so that `Anna` against `Anne` marks the whole name. An answer that is only
+    the beginning of the wanted one is said to end there.
     """
     same = 0
     while same < min(len(said), len(wanted)) and said[same] == wanted[same]:
         same += 1
     if same == len(said):
-        return Markup("{}").format(said)
+        ending = Markup('<span class="ends">ends here</span>') if same < len(wanted) else Markup("")
+        return Markup("{}{}").format(said, ending)
     while same > 0 and said[same - 1].isalnum():
         same -= 1
     return Markup("{}<mark>{}</mark>").format(said[:same], said[same:])

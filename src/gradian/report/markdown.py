@@ -47,7 +47,7 @@ def _block(block: Block) -> str:
 
 
 def _prose(block: Prose) -> str:
-    lines = [markdown(line) for line in visible(block.text).split("\n") if line.strip()]
+    lines = [markdown_prose(line) for line in visible(block.text).split("\n") if line.strip()]
     text = "  \n".join(lines)  # two spaces: a line break inside the paragraph
     return f"> **{text}**" if block.tone == "warning" else text
 
@@ -99,7 +99,7 @@ def _notes(block: Notes) -> str:
 def _comparisons(block: Comparisons) -> str:
     parts = []
     for entry in block.comparisons:
-        parts.append(f"### {markdown(entry.where)}: {entry.scores}")
+        parts.append(f"### {markdown(excerpt(entry.where, 200))}: {entry.scores}")
         answers = (
             ("Prompt", entry.prompt),
             ("Wanted", entry.wanted),

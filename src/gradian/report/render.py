@@ -29,7 +29,7 @@ def _text(report: Report, width: int, color: bool) -> str:
         no_color=not color, legacy_windows=False, force_jupyter=False, _environ={},
     )  # fmt: skip
     render_terminal(report, console)
-    return "\n".join(line.rstrip() for line in page.getvalue().split("\n"))
+    return page.getvalue()
 
 
 RENDERERS: dict[str, Callable[[Report, int, bool], str]] = {

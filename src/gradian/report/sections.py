@@ -98,7 +98,7 @@ def findings_section(findings: tuple[Finding, ...], caps: Caps) -> Section:
     """Errors first, then warnings, then infos; within one severity in the order of the model."""
     ordered = sorted(findings, key=lambda finding: finding.severity.rank)
     shown = tuple(_note(finding, caps) for finding in ordered[: caps.findings])
-    more = left_out(len(ordered), len(shown), "finding" if len(ordered) - len(shown) == 1 else "findings")
+    more = left_out(len(ordered), len(shown), "finding")
     blocks: tuple[Block, ...] = (Notes(shown, more),) if shown else ()
     return Section("findings", "What the audit found", blocks)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from rich.cells import cell_len
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
 from gradian.report import content
@@ -42,18 +41,19 @@ class _Page:
 
     def line(self, text: Text, indent: int = 0) -> None:
         """One paragraph, wrapped at words, long words folded."""
-        plain = encodable(text.plain, self.console.encoding)
-        safe = text if plain == text.plain else Text(plain)
-        safe.overflow = "fold"
-        self.console.print(Padding(safe, (0, 0, 0, indent), expand=False), crop=True)
+        self.hanging(("", ""), text, indent)
 
     def hanging(self, marker: tuple[str, str], text: Text, indent: int = 0) -> None:
         """`text` after a marker (and its style), its further lines under its first."""
-        room = max(8, self.width - indent - cell_len(marker[0]))
-        for index, line in enumerate(text.wrap(self.console, room, overflow="fold")):
+        mark, style = marker
+        plain = encodable(text.plain, self.console.encoding)
+        safe = text if plain == text.plain else Text(plain)
+        mark = encodable(mark, self.console.encoding)
+        room = max(8, self.width - indent - cell_len(mark))
+        for index, line in enumerate(safe.wrap(self.console, room, overflow="fold")):
             line.rstrip()
-            lead = marker if index == 0 else (" " * cell_len(marker[0]), "")
-            self.line(Text.assemble(lead, line), indent)
+            lead = (mark, style) if index == 0 else " " * cell_len(mark)
+            self.console.print(Text.assemble(" " * indent, lead, line), no_wrap=True, overflow="crop")
 
     def section(self, section: Section) -> None:
         self.console.print()

@@ -24,8 +24,7 @@ ZERO_WIDTH_JOINER = "\u200d"
 _MARKDOWN_ESCAPES = {
     "&": "&amp;",
     "<": "&lt;",
-    ">": "&gt;",
-    "|": "&#124;",  # not `\|`: parsers disagree on a backslash before it inside a table
+    "|": "&#124;",  # not `\\|`: parsers disagree on a backslash before it inside a table
     "\\": "&#92;",
     "`": "\\`",
     "*": "\\*",
@@ -34,6 +33,12 @@ _MARKDOWN_ESCAPES = {
     "~": "\\~",
     "$": "\\$",  # GitHub renders $...$ as mathematics
 }
+_INTERVAL = (
+    r"\[[-+]?\d[-+\d.,% ]*\](?![(\[:])"  # `[-0.340, -0.200]` can be no link, and reads better as it is
+)
+_MARKDOWN_SPECIAL = re.compile(rf"{_INTERVAL}|&(?=[#\w])|<(?=[\w/!?])|[|\\`*\[\]~$]")
+_MARKDOWN_UNDERSCORE = re.compile(r"(?<![^\W_])_|_(?![^\W_])")  # inside a word it is no emphasis
+_MARKDOWN_START = re.compile(r"^(?:(#|>|[-+=](?=\s|$|[-=])|:(?=-))|(\d+)(?=[.)](?:\s|$)))")
 _BREAK = "&#8203;"  # a zero-width space between the parts of what would become a link or a mention
 _LINKS = re.compile(r"(?i)(\b(?:https?|ftp|mailto|xmpp)):|(\bwww)\.|@(?=\w)")
 
@@ -122,10 +127,11 @@ def code_spans(text: str) -> list[tuple[bool, str]]:
 def markdown(text: str) -> str:
     """One line of literal Markdown, also for a table cell: no markup, link, mention or HTML survives."""
     escaped = _LINKS.sub(_unlinked, one_line(text))
-    escaped = re.sub(r"[&<>|\\`*\[\]~$]", lambda match: _MARKDOWN_ESCAPES[match.group()], escaped)
-    escaped = escaped.replace("\0", _BREAK)
-    escaped = re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", escaped)  # inside a word it is no emphasis
-    return re.sub(r"^(#|[-+=](?=\s|$|[-=])|:(?=-))|^(\d+)(?=[.)])", _literal_start, escaped)
+    escaped = _MARKDOWN_SPECIAL.sub(
+        lambda match: _MARKDOWN_ESCAPES.get(match.group(), match.group()), escaped
+    )
+    escaped = _MARKDOWN_UNDERSCORE.sub(r"\_", escaped.replace("\0", _BREAK))
+    return _MARKDOWN_START.sub(_literal_start, escaped)
 
 
 def _unlinked(match: re.Match[str]) -> str:
