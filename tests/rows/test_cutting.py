@@ -8,8 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradian.rows.cutting import cut, infer_lengths
-from gradian.rows.masks import mask_of_spans, runs
+from gradian.rows.masks import mask_of_encoding, mask_of_spans, runs
 from gradian.rows.profile import Overflow
+from gradian.rows.tokenizer import load_tokenizer
+from support.rows_tokenizers import TOKENIZERS
+
+TWO = [load_tokenizer(TOKENIZERS / name) for name in ("headers-bos", "merge-space")]
 
 RULES: tuple[Overflow, ...] = (
     "keep",
@@ -93,6 +97,19 @@ def test_runs_cover_the_mask(bits: list[bool]) -> None:
         assert start < end
         rebuilt[start:end] = True
     assert rebuilt.tolist() == bits
+
+
+@given(
+    text=st.text(st.sampled_from("ab é€😀\n") | st.characters(exclude_categories=["Cs"]), max_size=20),
+    cuts=st.lists(st.integers(0, 20), max_size=6),
+)
+def test_spans_of_an_encoding(text: str, cuts: list[int]) -> None:
+    """The fast way and the plain one agree, also where one character is several tokens."""
+    places = sorted(min(place, len(text)) for place in cuts)
+    spans = list(zip(places[::2], places[1::2], strict=False))
+    for tokenizer in TWO:
+        (encoding,) = tokenizer.encode_with_offsets([text], True)
+        assert mask_of_encoding(encoding, spans).tolist() == mask_of_spans(encoding.offsets, spans).tolist()
 
 
 def test_a_token_that_reaches_into_a_span_counts() -> None:

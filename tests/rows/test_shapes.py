@@ -212,9 +212,9 @@ VALUES = st.recursive(
     ),
     max_leaves=6,
 )
-KEYS = st.sampled_from(
-    ["messages", "conversations", "prompt", "completion", "text", "question", "answer", "input", "output", "instruction", "system", "tools", "chat_template_kwargs", "input_ids", "other"]
-)
+SHAPE_KEYS = ("messages", "conversations", "prompt", "completion", "text", "question", "answer", "input")
+OTHERS = ("output", "instruction", "system", "tools", "chat_template_kwargs", "input_ids", "other")
+KEYS = st.sampled_from((*SHAPE_KEYS, *OTHERS))
 
 
 @given(st.dictionaries(KEYS, VALUES, max_size=5))

@@ -145,7 +145,10 @@ def _line_records(first: bytes, rest: Iterable[bytes], name: str) -> Iterator[Re
             except orjson.JSONDecodeError:
                 yield _read_again(text, name, number, offset + len(line) - len(text))
             else:
-                yield _checked(fields, name, number, offset)
+                if type(fields) is dict:
+                    yield Record(name, number, fields)
+                else:
+                    yield _checked(fields, name, number, offset)
         offset += len(line)
         number += 1
         line = next(lines, b"")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import tokenizers
 from numpy.typing import NDArray
 
 from gradian.rows.tokenizer import Tokenizer
@@ -14,6 +15,22 @@ def runs(mask: NDArray[np.bool_]) -> list[tuple[int, int]]:
     """The `[start, end)` runs of True, ascending."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], mask, [False])).astype(np.int8)))
     return [(int(start), int(end)) for start, end in edges.reshape(-1, 2)]
+
+
+def mask_of_encoding(encoding: tokenizers.Encoding, spans: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:
+    """`mask_of_spans` without a Python object for every token: only the ends of the spans are looked up."""
+    mask = np.zeros(len(encoding), dtype=np.bool_)
+    for start, end in spans:
+        if start == end:
+            continue
+        first, last = encoding.char_to_token(start), encoding.char_to_token(end - 1)
+        if first is None or last is None:  # a character that no token covers
+            return mask_of_spans(encoding.offsets, spans)
+        # One character may be several tokens, all with its offsets; the look-up gives the first of them.
+        while last + 1 < len(mask) and (encoding.token_to_chars(last + 1) or (end, end))[0] < end:
+            last += 1
+        mask[first : last + 1] = True
+    return mask
 
 
 def mask_of_spans(offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:
@@ -31,6 +48,8 @@ def mask_of_spans(offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int,
 
 def common_prefix_length(ids: Sequence[int], other: Sequence[int]) -> int:
     length = min(len(ids), len(other))
+    if ids[:length] == other[:length]:
+        return length
     return next((i for i in range(length) if ids[i] != other[i]), length)
 
 

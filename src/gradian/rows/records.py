@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """A record that was read, or the reason (`problem`) why it could not be.
 
     Attributes:
@@ -21,6 +20,6 @@ class Record:
 
     file: str
     line: int | None
-    fields: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any] = MappingProxyType({})
     problem: str | None = None
     byte_offset: int | None = None

@@ -83,15 +83,17 @@ def conversation_of(row: Row) -> Conversation:
         return Conversation(shape, (), templated=False, plain_text=_raw_text(row))
     if shape is Shape.INSTRUCTION:
         answer_key = _first_key(fields, INSTRUCTION_ANSWER_KEYS)
-        question: Any = fields["instruction"]
+        question_key = "instruction"
+        question: Any = fields[question_key]
         if fields.get("input"):
             question = f"{_text(row, 'instruction')}\n{_text(row, 'input')}"
     elif shape is Shape.QUESTION_ANSWER:
         question_key, answer_key = _question_answer_keys(fields)
         question = fields[question_key]
     else:
-        question, answer_key = fields["input"], "output"
-    asked = (*_system_turns(fields), *_turns_of(row, question, "user", "the question"))
+        question_key, answer_key = "input", "output"
+        question = fields[question_key]
+    asked = (*_system_turns(fields), *_turns_of(row, question, "user", question_key))
     answered = _turns_of(row, fields[answer_key], "assistant", answer_key)
     return _split(row, shape, (*asked, *answered), len(asked))
 
@@ -101,9 +103,6 @@ def _prompt_completion(row: Row) -> Conversation:
     templated = not all(value is None or isinstance(value, str) for value in (prompt, completion))
     asked = _turns_of(row, prompt, "user", "prompt")
     answered = _turns_of(row, completion, "assistant", "completion")
-    if not asked or not answered:
-        empty = "prompt" if not asked else "completion"
-        raise _refusal(row, f"`{empty}` is an empty list")
     system = () if asked[0].role == "system" else _system_turns(row.fields)
     turns = (*system, *asked, *answered)
     return _split(row, Shape.PROMPT_COMPLETION, turns, len(system) + len(asked), templated=templated)
@@ -112,8 +111,6 @@ def _prompt_completion(row: Row) -> Conversation:
 def _messages(row: Row) -> Conversation:
     key = _first_key(row.fields, MESSAGE_KEYS)
     turns = _turns_of_list(row, row.fields[key], key)
-    if not turns:
-        raise _refusal(row, f"`{key}` is an empty list")
     if turns[0].role != "system":
         turns = (*_system_turns(row.fields), *turns)
     return _split(row, Shape.MESSAGES, turns, None)
@@ -156,6 +153,8 @@ def _turns_of_list(row: Row, value: Any, key: str) -> tuple[Turn, ...]:
             raise _refusal(row, f"`{key}` is text that looks like a JSON list but is none: {error}") from None
     if not isinstance(value, list | tuple):
         raise _refusal(row, f"`{key}` is {_kind(value)}, not a list of messages")
+    if not value:
+        raise _refusal(row, f"`{key}` is an empty list")
     return tuple(_turn(row, message, f"{key}[{index}]") for index, message in enumerate(value))
 
 

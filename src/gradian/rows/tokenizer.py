@@ -25,14 +25,6 @@ NO_LIMIT = 1_000_000
 _PROBE = "Xgradianprobe"  # letters only: every tokenizer has them, no template trims or escapes them
 
 
-@dataclass(frozen=True)
-class Encoding:
-    """Ids of a text, with the `[start, end)` characters that each stands for."""
-
-    ids: list[int]
-    offsets: list[tuple[int, int]]
-
-
 @dataclass(frozen=True, eq=False)
 class Tokenizer:
     """Text to ids and back, and everything that decides how a conversation is tokenised.
@@ -68,12 +60,16 @@ class Tokenizer:
         encode = getattr(self.backend, "encode_batch_fast", self.backend.encode_batch)  # fast: no offsets
         return [item.ids for item in encode(list(texts), add_special_tokens=add_special_tokens)]
 
-    def encode_with_offsets(self, texts: Sequence[str], add_special_tokens: bool) -> list[Encoding]:
-        """Ids of every text with the characters that each id stands for, in order."""
+    def encode_with_offsets(
+        self, texts: Sequence[str], add_special_tokens: bool
+    ) -> list[tokenizers.Encoding]:
+        """Encodings of every text, in order: `ids`, and the `[start, end)` characters of each id."""
         if not texts:
             return []
-        encoded = self.backend.encode_batch(list(texts), add_special_tokens=add_special_tokens)
-        return [Encoding(item.ids, item.offsets) for item in encoded]
+        encoded: list[tokenizers.Encoding] = self.backend.encode_batch(
+            list(texts), add_special_tokens=add_special_tokens
+        )
+        return encoded
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """The text of ids."""

@@ -18,7 +18,7 @@ from gradian.rows.items import answer_ids, prompt_ids
 from gradian.rows.masks import (
     common_prefix_length,
     ends_with_stop,
-    mask_of_spans,
+    mask_of_encoding,
     surplus_bos,
     without_turn_ends,
 )
@@ -47,6 +47,7 @@ class _Plan:
     text: str
     prompt: str | None
     special: bool
+    templated: bool
     spans: AssistantSpans | None
     dropped: str | None
 
@@ -84,7 +85,7 @@ def _plan(conversation: Conversation, tokenizer: Tokenizer, profile: TrainerProf
         if profile.end_of_text == "append_text" and eos is not None and not text.endswith(eos):
             text += eos
         prompt = None if prompt_turns is None else concatenated(conversation.turns[:prompt_turns])
-        return _Plan(text, prompt, True, None, dropped)
+        return _Plan(text, prompt, True, False, None, dropped)
 
     def rendered(turns: Sequence[Turn], generation_prompt: bool) -> str:
         return render(
@@ -103,7 +104,11 @@ def _plan(conversation: Conversation, tokenizer: Tokenizer, profile: TrainerProf
     else:
         text = rendered(conversation.turns, False)
         spans = None
-        if profile.loss_on == "assistant" or profile.overflow == "truncate_proportional":
+        one_answer = (
+            prompt_turns == len(conversation.turns) - 1 and conversation.turns[-1].role == "assistant"
+        )
+        wanted = profile.loss_on == "assistant" or profile.overflow == "truncate_proportional"
+        if wanted and not one_answer:  # else the completion is the only answer, and the prompt's ids show it
             stops = [
                 tokenizer.added_tokens[i] for i in sorted(tokenizer.stop_ids) if i in tokenizer.added_tokens
             ]
@@ -111,7 +116,7 @@ def _plan(conversation: Conversation, tokenizer: Tokenizer, profile: TrainerProf
     prompt = None
     if prompt_turns:
         prompt = rendered(conversation.turns[:prompt_turns], True)
-    return _Plan(text, prompt, profile.chat_adds_special_tokens, spans, dropped)
+    return _Plan(text, prompt, profile.chat_adds_special_tokens, True, spans, dropped)
 
 
 def _tokenized(
@@ -130,7 +135,7 @@ def _tokenized(
             yield _row(plan, next(plain_ids), None, prompt, tokenizer, profile)
         else:
             encoding = next(encodings)
-            answers = mask_of_spans(encoding.offsets, plan.spans.spans)
+            answers = mask_of_encoding(encoding, plan.spans.spans)
             yield _row(plan, encoding.ids, answers, prompt, tokenizer, profile)
 
 
@@ -171,8 +176,8 @@ def _row(
         loss = completion
     else:
         loss = answers & completion
-        if not profile.train_on_turn_end:
-            loss = without_turn_ends(loss, ids, stop_ids, tokenizer)
+    if profile.loss_on == "assistant" and plan.templated and not profile.train_on_turn_end:
+        loss = without_turn_ends(loss, ids, stop_ids, tokenizer)
     if answers is None:
         answers = completion if prompt is not None else np.zeros(len(ids), dtype=np.bool_)
 
