@@ -6,6 +6,8 @@ import errno
 import json
 import math
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -153,3 +155,15 @@ def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("")
     with pytest.raises(InputError, match=r"not written: report\.json"):
         write_report(MECHANICAL, tmp_path / "out", ["json"])
+
+
+def test_showing_a_report_needs_no_heavy_library(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    path.write_bytes(to_json(MECHANICAL))
+    program = (
+        "import sys; from gradian.report.json_file import load_report; from gradian.report.render import render;"
+        f"render(load_report({str(path)!r}), 'html');"
+        "print([name for name in ('torch', 'transformers', 'sklearn', 'scipy') if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

@@ -83,27 +83,22 @@ def _loss_facts(evaluation: Evaluation) -> tuple[Fact, ...]:
 
 def _outcome_table(evaluation: Evaluation) -> Table:
     """The 2x2 table; for a graded metric (no McNemar test) the four counts with what they mean there."""
+    caption = "Items, base against tuned"
+    if evaluation.mcnemar_p is None:
+        counts = (
+            ("kept (score held)", evaluation.kept),
+            ("lost (fell)", evaluation.lost),
+            ("gained (rose)", evaluation.gained),
+            ("both wrong", evaluation.both_wrong),
+        )
+        columns = (Column("items"), *(Column(name, numeric=True) for name, _ in counts))
+        row = (Cell("base to tuned"), *(Cell(f"{number:,}", float(number)) for _, number in counts))
+        return Table("outcomes", caption, columns, (row,), small=True)
     kept, lost = _tally("kept", evaluation.kept), _tally("lost", evaluation.lost, bad=True)
     gained, both_wrong = _tally("gained", evaluation.gained), _tally("both wrong", evaluation.both_wrong)
-    if evaluation.mcnemar_p is None:
-        return Table(
-            "outcomes",
-            "Items, base against tuned (graded: lost means that the score fell, gained that it rose)",
-            tuple(Column(name, numeric=True) for name in ("kept", "lost", "gained", "both wrong")),
-            (
-                tuple(
-                    Cell(cell.text.split()[-1], cell.sort, cell.tone)
-                    for cell in (kept, lost, gained, both_wrong)
-                ),
-            ),
-        )
-    return Table(
-        "outcomes",
-        "Items, base against tuned",
-        (Column("items"), Column("tuned right", numeric=True), Column("tuned wrong", numeric=True)),
-        ((Cell("base right"), kept, lost), (Cell("base wrong"), gained, both_wrong)),
-        small=True,
-    )
+    columns = (Column("items"), Column("tuned right", numeric=True), Column("tuned wrong", numeric=True))
+    rows = ((Cell("base right"), kept, lost), (Cell("base wrong"), gained, both_wrong))
+    return Table("outcomes", caption, columns, rows, small=True)
 
 
 def _tally(word: str, number: int, *, bad: bool = False) -> Cell:

@@ -25,7 +25,7 @@ from gradian.report.content import (
     left_out,
 )
 from gradian.report.evaluation_sections import evaluation_section, items_section
-from gradian.report.model import Confidence, Provenance, Report, Verdict
+from gradian.report.model import Provenance, Report, Verdict
 from gradian.report.numbers import count, duration, magnitude
 from gradian.report.text import truncate
 
@@ -40,6 +40,7 @@ FORCED = (
     "given. Read the groups and rows as what would matter if there were one."
 )
 PARTIAL = "PARTIAL: only the first items of the eval file were used (--limit)."
+WHY = {"high": "Why this sure", "medium": "Why not more sure", "low": "Why not more sure", "none": "Why"}
 CAUSES = {
     "mechanical": "mechanical (damaged rows)",
     "content": "content (what the rows teach)",
@@ -79,8 +80,7 @@ def verdict_section(report: Report) -> Section:
     blocks += [Prose(stamp, tone="warning") for stamp in stamps(report)]
     blocks.append(Facts("", _verdict_facts(verdict), compact=True))
     if verdict.reasons:
-        why = "Why not more sure" if verdict.confidence is not Confidence.HIGH else "Why this sure"
-        blocks.append(Bullets(why, verdict.reasons))
+        blocks.append(Bullets(WHY[verdict.confidence.value], verdict.reasons))
     if verdict.fixes:
         blocks.append(Bullets("What to change", verdict.fixes, numbered=True))
     return Section("verdict", "Verdict", tuple(blocks))

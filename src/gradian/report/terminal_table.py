@@ -19,6 +19,7 @@ STYLES = {"plain": "", "bad": "red", "good": "green", "warning": "bold yellow", 
 GAP = 2  # cells between two columns
 
 NARROWEST_COLUMN = 4
+MOST_PER_CELL = 4  # code points looked at for each cell: marks have no width, and a name may be a megabyte
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,8 @@ def fit_text(text: str, width: int) -> str:
 
 
 def fit_label(text: str, width: int) -> str:
-    """A name of ours on one line of at most `width` cells; what is cut off is replaced by `…`."""
-    line = one_line(text)
+    """A name on one line of at most `width` cells; what is cut off is replaced by `…`."""
+    line = one_line(text, MOST_PER_CELL * width)
     while cell_len(line) > width:
         line = line[:-2] + "…"
     return line
@@ -88,7 +89,7 @@ def fit_label(text: str, width: int) -> str:
 
 def _fit_end(text: str, width: int) -> str:
     """The end of a path, which says more than its start."""
-    line = one_line(text)
+    line = one_line(text[-MOST_PER_CELL * width :])
     while cell_len(line) > width:
         line = "…" + line[2:]
     return line
