@@ -15,6 +15,7 @@ from gradian.errors import InputError, ModelError
 from gradian.rows.profile import ASSUMED_PROFILE, TrainerProfile
 from gradian.rows.row import Conversation, Row, Shape, TokenizedRow, Turn
 from gradian.rows.shapes import conversation_of
+from gradian.rows.template import TemplateRenderError
 from gradian.rows.tokenizer import Tokenizer, load_tokenizer
 from gradian.rows.tokens import answer_ids, prompt_ids, render, roles_alternate, tokenize, tokenize_many
 from support.rows_tokenizers import TOKENIZERS
@@ -424,3 +425,13 @@ def test_properties_of_tokenised_rows(
             assert not row.cut
         if profile.loss_on == "everything":
             assert row.full_loss_tokens == row.full_tokens
+
+
+def test_a_template_that_refuses_a_row_names_it(family_tokenizer: Load) -> None:
+    tokenizer = family_tokenizer("gemma")
+    rows = [
+        conversation(question="a", answer="b"),
+        conversation(messages=[{"role": "system", "content": "s"}]),
+    ]
+    with pytest.raises(TemplateRenderError, match=r"train\.jsonl:9: .*\n.*System role not supported"):
+        tokenize_many(rows, tokenizer, TRL, wheres=["train.jsonl:7", "train.jsonl:9"])

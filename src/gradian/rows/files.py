@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gradian.errors import InputError
-from gradian.rows import jsonlines, saved, tables
+from gradian.rows import json_documents, jsonlines, saved, tables
 from gradian.rows.records import Record
 from gradian.rows.row import Row, RowProblem
 
@@ -30,7 +30,7 @@ _READERS: Mapping[str, tuple[str, _Reader]] = {
     ".ndjson.gz": ("jsonl.gz", jsonlines.read_gzip_lines),
     ".jsonl.zst": ("jsonl.zst", jsonlines.read_zstd_lines),
     ".ndjson.zst": ("jsonl.zst", jsonlines.read_zstd_lines),
-    ".json": ("json", jsonlines.read_document),
+    ".json": ("json", json_documents.read_document),
     ".parquet": ("parquet", tables.read_parquet),
     ".csv": ("csv", tables.read_csv),
     ".tsv": ("tsv", tables.read_tsv),

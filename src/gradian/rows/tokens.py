@@ -26,6 +26,7 @@ from gradian.rows.profile import TrainerProfile
 from gradian.rows.rendering import concatenated, render, render_with_spans
 from gradian.rows.row import Conversation, TokenizedRow, Turn
 from gradian.rows.spans import AssistantSpans, spans_by_prefix
+from gradian.rows.template import TemplateRenderError
 from gradian.rows.tokenizer import Tokenizer
 
 __all__ = ["answer_ids", "prompt_ids", "render", "roles_alternate", "tokenize", "tokenize_many"]
@@ -58,13 +59,26 @@ def tokenize(conversation: Conversation, tokenizer: Tokenizer, profile: TrainerP
 
 
 def tokenize_many(
-    conversations: Iterable[Conversation], tokenizer: Tokenizer, profile: TrainerProfile
+    conversations: Iterable[Conversation],
+    tokenizer: Tokenizer,
+    profile: TrainerProfile,
+    *,
+    wheres: Sequence[str] | None = None,
 ) -> list[TokenizedRow]:
-    """Conversations as the trainer saw them, in order; the same as one by one, faster. Errors as `render`."""
+    """Conversations as the trainer saw them, in order; the same as one by one, faster.
+
+    Args:
+        wheres: `Row.where` of each conversation, so that an error names the row. Errors as `render`.
+    """
     rows: list[TokenizedRow] = []
     batch: list[_Plan] = []
-    for conversation in conversations:
-        batch.append(_plan(conversation, tokenizer, profile))
+    for index, conversation in enumerate(conversations):
+        try:
+            batch.append(_plan(conversation, tokenizer, profile))
+        except TemplateRenderError as error:
+            if error.where is None and wheres is not None:
+                error.where = wheres[index]
+            raise
         if len(batch) == _BATCH_ROWS:
             rows.extend(_tokenized(batch, tokenizer, profile))
             batch = []
