@@ -204,6 +204,11 @@ def test_a_json_list_in_a_jsonl_file_is_read_as_a_list(tmp_path: Path) -> None:
     assert [row.fields for row in read_rows(path).rows] == RECORDS
     path.write_text(json.dumps(RECORDS))
     assert [row.fields for row in read_rows(path).rows] == RECORDS
+    path.write_text('[1, 2]\n{"text": "a"}\n')
+    dataset = read_rows(path)
+    assert ([row.line for row in dataset.rows], [item.line for item in dataset.problems]) == ([2], [1])
+    path.with_suffix(".jsonl.gz").write_bytes(gzip.compress(json.dumps(RECORDS).encode()))
+    assert [row.fields for row in read_rows(path.with_suffix(".jsonl.gz")).rows] == RECORDS
 
 
 def test_csv_lines_with_quoted_line_breaks(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def opened(path: Path, name: str) -> BinaryIO:
+    """The file, open for reading bytes; an InputError names what stands in the way."""
     try:
         return path.open("rb")
     except OSError as error:
@@ -40,6 +41,7 @@ def opened(path: Path, name: str) -> BinaryIO:
 
 
 def line_records(first: bytes, rest: Iterable[bytes], name: str) -> Iterator[Record]:
+    """Records of JSON lines: the first line, and those that follow it. Blank lines are no records."""
     offset = 0
     line = first
     number = 1
@@ -62,6 +64,7 @@ def line_records(first: bytes, rest: Iterable[bytes], name: str) -> Iterator[Rec
 
 
 def checked(value: Any, name: str, line: int, offset: int) -> Record:
+    """The record of a JSON value, which must be an object."""
     if isinstance(value, dict):
         return Record(name, line, value)
     kinds = {list: "a list", str: "text", bool: "a boolean", type(None): "null"}
@@ -111,6 +114,7 @@ def _unpaired_surrogate(value: Any) -> str | None:
 
 
 def wide(name: str) -> InputError:
+    """The error for a file that starts with a UTF-16 mark."""
     return InputError(
         "the file is UTF-16, not UTF-8",
         where=name,

@@ -101,19 +101,18 @@ def _records_of(stream: BinaryIO, name: str) -> Iterator[Record]:
     first = stream.readline()
     if first.startswith(WIDE_MARKS):
         raise wide(name)
-    if first.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[") and _isdocument_records(first, stream):
+    if _opens_a_document(first.removeprefix(codecs.BOM_UTF8).strip(), stream):
         yield from document_records(first + stream.read(), name)
         return
     yield from line_records(first, stream, name)
 
 
-def _isdocument_records(first: bytes, stream: BinaryIO) -> bool:
-    """A file that starts with `[` is one document unless its first line is a list and more lines follow."""
+def _opens_a_document(first: bytes, rest: BinaryIO) -> bool:
+    """The first line opens a list that goes on, or is a whole list and nothing follows."""
+    if not first.startswith(b"["):
+        return False
     try:
-        orjson.loads(first.removeprefix(codecs.BOM_UTF8))
+        orjson.loads(first)
     except orjson.JSONDecodeError:
-        return (
-            first.rstrip().endswith((b"[", b",", b"{")) or first.removeprefix(codecs.BOM_UTF8).strip() == b"["
-        )
-    peek = getattr(stream, "peek", None)
-    return peek is not None and not peek(1)
+        return first.endswith((b"[", b",", b"{"))
+    return not cast("io.BufferedReader", rest).peek(1)  # gzip's reader has `peek` too
