@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
-from support.reports import GROUPS, MECHANICAL, evaluation
 
 from gradian.report import charts
+from support.reports import GROUPS, MECHANICAL, evaluation
 
 
 def test_forest_by_hand() -> None:

@@ -144,9 +144,8 @@ def test_a_full_disk_leaves_the_old_file_and_names_what_is_missing(
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(InputError) as raised:
         write_report(REPORTS["diffuse"], tmp_path, ["json", "html", "markdown"])
-    assert "No space left on device; not written: report.html, report.md; written: report.json" in str(
-        raised.value
-    )
+    message = "No space left on device; not written: report.html, report.md; written: report.json"
+    assert message in str(raised.value)
     assert (tmp_path / "report.html").read_bytes() == old
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "report.json"]
 
