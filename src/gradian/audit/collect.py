@@ -55,6 +55,11 @@ _ROW_COLUMNS = {
     "pair_hash": ("Q", 0),
     "prompt_chars": ("i", 0),
     "answer_chars": ("i", 0),
+    "assistant_chars": ("i", 0),
+    "templated": ("b", 0),
+    "group": ("i", -1),
+    "opening_hash": ("Q", 0),
+    "id_hash": ("Q", 0),
     "form": ("b", -1),
 }
 _TOKEN_COLUMNS = {
@@ -68,7 +73,7 @@ _TOKEN_COLUMNS = {
     "mismatch": ("b", 0),
     "leading_bos": ("b", 0),
     "unknown": ("i", 0),
-    "pad": ("i", 0),
+    "pad_targets": ("i", 0),
 }
 
 
@@ -79,14 +84,26 @@ def hash_of(text: str) -> int:
 
 
 def prompt_and_answer(conversation: Conversation) -> tuple[str, str]:
-    """The two texts that rows are compared by. Tool calls are part of the answer: without them two rows that
-    call different functions would look alike."""
+    """The two texts that rows are compared by.
+
+    Tool calls are part of the answer and images and tools of the prompt: without them two rows that call
+        different
+    functions, or ask the same of different images, would look alike.
+    """
     answer = conversation.answer_text
     for turn in conversation.turns[conversation.answer_start :]:
         calls = turn.extra.get("tool_calls") or turn.extra.get("function_call")
         if calls:
             answer += "\n" + json.dumps(calls, sort_keys=True, ensure_ascii=False, default=str)
-    return conversation.prompt_text, answer
+    prompt = conversation.prompt_text
+    for turn in conversation.turns:
+        if isinstance(turn.content, list):
+            parts = [part for part in turn.content if isinstance(part, dict) and part.get("type") != "text"]
+            if parts:
+                prompt += f"\n{hash_of(json.dumps(parts, sort_keys=True, default=str)):016x}"
+    if conversation.tools:
+        prompt += f"\n{hash_of(json.dumps(conversation.tools, sort_keys=True, default=str)):016x}"
+    return prompt, answer
 
 
 def collect(
@@ -196,11 +213,14 @@ class _Collector:
     def __init__(self, *, source: Source, tokenizer: Tokenizer | None, scans: Mapping[str, RowScan]) -> None:
         self.source = source
         self.tokenizer = tokenizer
-        self.scans = [(id, scan, Hits()) for id, scan in scans.items()]
+        # Checks that share a scan share its hits: it runs once for each row.
+        self.scans = {scan: Hits() for scan in scans.values()}
+        self.hits = {id: self.scans[scan] for id, scan in scans.items()}
         self.columns = Columns(_ROW_COLUMNS)
         self.tokens = Columns(_TOKEN_COLUMNS)
         self.any_tokens = tokenizer is not None
         self.files: dict[str, int] = {}
+        self.groups: dict[str, int] = {}
         self.problems: list[RowProblem] = []
         self.unusable: dict[str, list[int]] = {}
         self.failures: dict[str, list[int]] = {}
@@ -241,6 +261,11 @@ class _Collector:
             pair_hash=hash_of(f"{prompt_key}\x00{answer_key}"),
             prompt_chars=len(prompt),
             answer_chars=len(answer),
+            assistant_chars=sum(len(turn.text) for turn in conversation.turns if turn.role == "assistant"),
+            templated=conversation.templated,
+            group=-1 if row.group is None else self.groups.setdefault(row.group, len(self.groups)),
+            opening_hash=_opening_hash(conversation),
+            id_hash=_id_hash(row),
             form=FORM_CODE[form_of(view.answer)],
         )
         if has_system:
@@ -249,7 +274,7 @@ class _Collector:
             self.answers.add(answer_key, row.row)
         if tokens is not None:
             self._add_tokens(tokens)
-        for _, scan, hits in self.scans:
+        for scan, hits in self.scans.items():
             hit = scan(view)
             if hit is not None:
                 hits.add(row.row, hit)
@@ -277,8 +302,10 @@ class _Collector:
             self.tokens.set_last(leading_bos=1 + int(ids[1] == bos))
         if unknown is not None:
             self.tokens.set_last(unknown=int(np.count_nonzero(ids == unknown)))
+        # Trainers that find no pad token pad with EOS.
+        pad = tokenizer.eos_token_id if pad is None else pad
         if pad is not None:
-            self.tokens.set_last(pad=int(np.count_nonzero(ids[:-1] == pad)))
+            self.tokens.set_last(pad_targets=int(np.count_nonzero(ids[tokens.loss_mask] == pad)))
 
     def _keep(self, view: RowView, prompt: str, answer: str) -> None:
         if self.texts is not None:
@@ -317,14 +344,21 @@ class _Collector:
             pair_hash=column("pair_hash"),
             prompt_chars=column("prompt_chars"),
             answer_chars=column("answer_chars"),
+            assistant_chars=column("assistant_chars"),
+            templated=column("templated").astype(bool),
+            group=column("group"),
+            groups=tuple(self.groups),
+            opening_hash=column("opening_hash"),
+            id_hash=column("id_hash"),
             form=column("form"),
             unusable=[Failure(message, rows) for message, rows in self.unusable.items()],
             render_failures=[Failure(message, rows) for message, rows in self.failures.items()],
-            hits={id: hits for id, _, hits in self.scans},
+            hits=self.hits,
             systems=self.systems,
             answers=self.answers,
             tokens=self._token_facts(),
             texts=self._reader(),
+            conversations=lambda: _read_again(self.source),
             sample=(*self.first, *spread),
             sha256=sha256,
             bytes=size,
@@ -343,17 +377,41 @@ class _Collector:
         kept = self.texts
         if kept is not None:
             return lambda: iter(kept)
-        return lambda: _read_again(self.source)
+        return lambda: (
+            (row, *prompt_and_answer(conversation)) for row, conversation in _read_again(self.source)
+        )
 
 
-def _read_again(source: Source) -> Iterator[tuple[int, str, str]]:
+def _read_again(source: Source) -> Iterator[tuple[int, Conversation]]:
     for record in source.records():
         if isinstance(record, Row):
             try:
                 conversation = conversation_of(record)
             except InputError:
                 continue  # counted in the first pass
-            yield (record.row, *prompt_and_answer(conversation))
+            yield record.row, conversation
+
+
+#: Columns in which data sets keep the id of a conversation that several rows are cut from.
+ID_KEYS = ("conversation_id", "conv_id", "dialogue_id", "dialog_id", "session_id", "thread_id")
+#: A shorter first question ("Hello") opens many conversations.
+OPENING_CHARACTERS = 40
+
+
+def _id_hash(row: Row) -> int:
+    for key in ID_KEYS:
+        value = row.fields.get(key)
+        if isinstance(value, str | int) and not isinstance(value, bool) and value != "":
+            return hash_of(f"{key}={value}")
+    return 0
+
+
+def _opening_hash(conversation: Conversation) -> int:
+    asked = [turn for turn in conversation.turns if turn.role == "user"]
+    if len(asked) < 2:
+        return 0
+    opening = normalised(asked[0].text)
+    return hash_of(opening) if len(opening) >= OPENING_CHARACTERS else 0
 
 
 def _scrambled(row: int) -> int:

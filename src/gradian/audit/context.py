@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from gradian.audit.bundled import swaps_template
 from gradian.audit.facts import DatasetFacts
 from gradian.audit.registry import Need, RowScan
 from gradian.errors import GradianError, ModelError
@@ -55,12 +56,14 @@ class AuditContext:
         thresholds: every threshold of every check, overrides applied.
         scans: check id -> its row scan, for the checks that were selected.
         progress: told after every batch of rows.
+        problems: what could not be read although it is there, for the report.
     """
 
     inputs: AuditInputs
     thresholds: Mapping[str, float] = field(default_factory=dict)
     scans: Mapping[str, RowScan] = field(default_factory=dict)
     progress: Progress | None = None
+    problems: list[str] = field(default_factory=list)
 
     # -- the run ---------------------------------------------------------------------------------------------
 
@@ -76,6 +79,18 @@ class AuditContext:
     @cached_property
     def profile(self) -> TrainerProfile:
         """How the trainer turned rows into tokens."""
+        profile = self._stated_profile()
+        template = self.tokenizer.template if self.tokenizer is not None else None
+        if template is None or profile.assistant_mask == "prefix" or template.has_generation_markers:
+            return profile
+        if not swaps_template(profile, template.source):
+            return profile
+        # The variant that is swapped in renders the same text; only where the answers lie must be found
+        # otherwise.
+        assumed = (*profile.assumed, "TRL's own training variant of the chat template")
+        return replace(profile, assistant_mask="prefix", assumed=assumed)
+
+    def _stated_profile(self) -> TrainerProfile:
         if self.run is not None:
             return self.run.profile
         if self.inputs.trainer is not None:
@@ -106,12 +121,24 @@ class AuditContext:
     def run_tokenizer(self) -> Tokenizer | None:
         """The tokenizer that was saved with the run; None when there is none."""
         folder = self.run.tokenizer_folder if self.run is not None else None
-        return self._load(str(folder), None) if folder is not None else None
+        if folder is None:
+            return None
+        try:
+            return self._load(str(folder), None)
+        except ModelError as error:
+            self.problems.append(str(error))
+            return None
 
-    @property
+    @cached_property
     def tokenizer(self) -> Tokenizer | None:
-        """What the rows were tokenised with: the run's own tokenizer, else the base model's."""
-        return self.run_tokenizer or self.base_tokenizer
+        """What the rows were tokenised with: the run's own tokenizer and template, else the base model's."""
+        chosen = self.run_tokenizer or self.base_tokenizer
+        if chosen is None or chosen.template is not None:
+            return chosen
+        template = self.run.chat_template if self.run is not None else None
+        if template is None and self.base_tokenizer is not None and self.base_tokenizer.template is not None:
+            template = self.base_tokenizer.template.source
+        return chosen.with_template(template) if template is not None else chosen
 
     @property
     def base_model_name(self) -> str | None:

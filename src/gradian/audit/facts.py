@@ -76,8 +76,9 @@ class TokenFacts:
         dropped: index into `DROPPED`, int8 `[rows]`.
         ended: what is left of the row ends with a stop token, bool `[rows]`.
         mismatch: the prompt's ids are no prefix of the row's, bool `[rows]`.
-        leading_bos: number of BOS ids at the start, int8 `[rows]`.
-        unknown: number of unknown-token ids, int32 `[rows]`. pad: number of pad ids inside the row.
+        leading_bos: number of BOS ids at the start (at most 2), int8 `[rows]`.
+        unknown: number of unknown-token ids, int32 `[rows]`.
+        pad_targets: number of targets whose id is the pad token's (EOS where there is none), int32 `[rows]`.
     """
 
     full: NDArray[np.int32]
@@ -90,7 +91,7 @@ class TokenFacts:
     mismatch: NDArray[np.bool_]
     leading_bos: NDArray[np.int8]
     unknown: NDArray[np.int32]
-    pad: NDArray[np.int32]
+    pad_targets: NDArray[np.int32]
 
     @property
     def known(self) -> NDArray[np.bool_]:
@@ -119,7 +120,11 @@ class DatasetFacts:
         shape: index into `SHAPES`. turns: number of turns. system: the row has a system turn.
         prompt_hash, answer_hash, pair_hash: 64-bit BLAKE2b of the normalised text; the prompt includes the
             system turn and the history.
-        prompt_chars, answer_chars: characters.
+        prompt_chars, answer_chars: characters. assistant_chars: of all assistant turns, the last one
+            included.
+        templated: the chat template renders the row. group: index into `groups`, -1 without one.
+        opening_hash: of the first user turn of a conversation with several, 0 for others. id_hash: of the
+            row's own conversation id, 0 without one.
         form: the answer's form, index into `gradian.audit.forms.FORMS`.
         unusable: rows whose fields make no conversation, by message.
         render_failures: rows that the chat template or the tokenizer refused, by message.
@@ -127,7 +132,8 @@ class DatasetFacts:
         systems: how often each system text occurs. answers: the same for the shortest answers, normalised, to
             find sets of labels.
         tokens: token counts; None without a tokenizer.
-        texts: yields `(row, prompt, answer)` of every readable row again, in order.
+        texts: yields `(row, prompt, answer)` of every readable row again, in order. conversations: yields
+            `(row, conversation)` of every readable row, by reading the source again.
         sample: rows for the checks that try something out on the template: the first ones, and others spread
             over the whole set.
         sha256, bytes: of the file, or of the files in a folder in the order of their names.
@@ -148,6 +154,12 @@ class DatasetFacts:
     pair_hash: NDArray[np.uint64]
     prompt_chars: NDArray[np.int32]
     answer_chars: NDArray[np.int32]
+    assistant_chars: NDArray[np.int32]
+    templated: NDArray[np.bool_]
+    group: NDArray[np.int32]
+    groups: tuple[str, ...]
+    opening_hash: NDArray[np.uint64]
+    id_hash: NDArray[np.uint64]
     form: NDArray[np.int8]
     unusable: list[Failure]
     render_failures: list[Failure]
@@ -156,6 +168,7 @@ class DatasetFacts:
     answers: TextTable
     tokens: TokenFacts | None
     texts: Callable[[], Iterator[tuple[int, str, str]]]
+    conversations: Callable[[], Iterator[tuple[int, Conversation]]]
     sample: tuple[RowView, ...]
     sha256: str | None = None
     bytes: int = 0
@@ -175,6 +188,16 @@ class DatasetFacts:
         if not rows:
             return {}
         return {row: (prompt, answer) for row, prompt, answer in self.texts() if row in rows}
+
+    def conversations_of(self, rows: set[int]) -> dict[int, Conversation]:
+        """These rows as conversations, in order. Reads no further than the last of them."""
+        found: dict[int, Conversation] = {}
+        for row, conversation in self.conversations() if rows else ():
+            if row in rows:
+                found[row] = conversation
+                if len(found) == len(rows):
+                    break
+        return found
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from gradian.audit.facts import SHAPES
 from gradian.audit.finding import Fix, Severity
 from gradian.audit.registry import Need, Observation, check
 from gradian.audit.wording import excerpt, listed, plural, some
-from gradian.rows.row import Shape
+from gradian.rows.row import RowProblem, Shape
 
 if TYPE_CHECKING:
     from gradian.audit.context import AuditContext
@@ -54,8 +54,8 @@ def parse_error(context: AuditContext) -> Iterator[Observation]:
     )
 
 
-def _wheres(problems: tuple[object, ...]) -> list[str]:
-    named = [getattr(problem, "where") for problem in problems[:3]]  # noqa: B009
+def _wheres(problems: tuple[RowProblem, ...]) -> list[str]:
+    named = [problem.where for problem in problems[:3]]
     return named if len(problems) <= 3 else [*named, f"{len(problems) - 3} more"]
 
 
