@@ -60,6 +60,12 @@ CONVERSATIONS: dict[str, dict[str, Any]] = {
 }
 
 
+if not hasattr(transformers.utils.chat_template_utils, "_alias_reasoning_fields"):
+    # Before 5.21 at the earliest, transformers rendered these as they stand.
+    for label in ("older reasoning", "null content"):
+        del CONVERSATIONS[label]
+
+
 def _folders(tmp_path: Path) -> dict[str, Path]:
     folders = {family: write_tokenizer(tmp_path / family, family) for family in FAMILIES}
     for name in ("chatml", "headers-bos", "thinkstrip", "toolnone"):
