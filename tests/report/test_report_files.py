@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gradian.errors import ConfigError, InputError
@@ -59,6 +60,24 @@ def test_what_json_cannot_hold_survives(tmp_path: Path) -> None:
     assert again.title == "lone \\ud800"
     for format in ("text", "markdown", "html"):
         assert "not a number" in render(report, format)
+
+
+def test_configuration_values_of_any_type_are_written(tmp_path: Path) -> None:
+    config = {
+        "path": Path("a/b"),
+        "n": np.int64(3),
+        "flag": np.bool_(True),
+        "x": np.float32(0.5),
+        "bad": np.nan,
+    }
+    provenance = MECHANICAL.provenance.model_copy(update={"config": config})
+    report = MECHANICAL.model_copy(update={"provenance": provenance})
+    path = tmp_path / "report.json"
+    path.write_bytes(to_json(report))
+    again = load_report(path).provenance.config
+    assert again == {"path": "a/b", "n": 3, "flag": True, "x": 0.5, "bad": "NaN"}
+    for format in ("text", "markdown", "html"):
+        assert "a/b" in render(report, format)
 
 
 def test_a_byte_order_mark_is_no_obstacle(tmp_path: Path) -> None:
@@ -160,7 +179,8 @@ def test_showing_a_report_needs_no_heavy_library(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     path.write_bytes(to_json(MECHANICAL))
     program = (
-        "import sys; from gradian.report.json_file import load_report; from gradian.report.render import render;"
+        "import sys; from gradian.report.json_file import load_report;"
+        "from gradian.report.render import render;"
         f"render(load_report({str(path)!r}), 'html');"
         "print([name for name in ('torch', 'transformers', 'sklearn', 'scipy') if name in sys.modules])"
     )

@@ -183,10 +183,11 @@ def rows_section(report: Report, caps: Caps) -> Section:
     helpful = [row for row in reversed(report.rows) if row.score > 0]
     names = {group.id: group_name(group) for group in report.groups}
     total = max(report.rows_total, len(report.rows))
+    neither = len(report.rows) - len(harmful) - len(helpful)
     summary = (
         f"{count(total, 'row')} scored; this report holds {len(report.rows):,}: {len(harmful):,} hurt, "
-        f"{len(helpful):,} helped. A row's score over the number of training rows is, to first order, "
-        "what training on it did, in nats."
+        f"{len(helpful):,} helped{f', {neither:,} neither' if neither else ''}. "
+        "A row's score over the number of training rows is, to first order, what training on it did, in nats."
     )
     blocks: list[Block] = [Prose(summary, tone="muted")]
     for name, caption, rows, cap in (

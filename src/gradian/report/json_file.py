@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import ValidationError
 
 from gradian.errors import InputError
@@ -23,23 +26,39 @@ LONE_SURROGATES = {code: f"\\u{code:04x}" for code in range(0xD800, 0xE000)}
 
 def to_json(report: Report) -> bytes:
     """The report as UTF-8 JSON with a line break at the end; equal reports give equal bytes."""
-    fields = report.model_dump(mode="json", by_alias=True)
+    fields = _representable(report.model_dump(by_alias=True))
     fields["timings"] = fields.pop("timings")
-    text = json.dumps(_representable(fields), ensure_ascii=False, indent=2, allow_nan=False)
+    text = json.dumps(fields, ensure_ascii=False, indent=2, allow_nan=False)
     return text.encode("utf-8") + b"\n"
 
 
 def _representable(value: Any) -> Any:
-    """The value with lone surrogates spelled out and non-finite numbers as text."""
+    """The value in the types of JSON.
+
+    Lone surrogates are spelled out and non-finite numbers become text. The values of findings and of the
+    configuration may be of any type: numpy's scalars become numbers, everything else (paths, dates) its text.
+    """
+    if isinstance(value, Enum):
+        return value.value
     if isinstance(value, str):
         return value.translate(LONE_SURROGATES)
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, dict):
+    if isinstance(value, np.generic):
+        return _representable(value.item())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _not_finite(value)
+    if value is None or isinstance(value, int):
+        return value
+    if isinstance(value, Mapping):
         return {_representable(str(key)): _representable(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
         return [_representable(entry) for entry in value]
-    return value
+    return _representable(str(value))
+
+
+def _not_finite(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
 
 
 def load_report(path: str | Path) -> Report:
