@@ -65,6 +65,13 @@ class AuditContext:
     progress: Progress | None = None
     problems: list[str] = field(default_factory=list)
 
+    def preset(self, **known: Any) -> None:
+        """Use values that are known already in place of reading them: names and values of the properties
+        below."""
+        for name, value in known.items():
+            assert isinstance(getattr(type(self), name, None), cached_property), f"{name} is no lazy input"
+            self.__dict__[name] = value
+
     # -- the run ---------------------------------------------------------------------------------------------
 
     @cached_property

@@ -25,8 +25,9 @@ class Fix(BaseModel):
     """What to change, with the computed value.
 
     `text` is complete in itself (`max_length 512 -> 1024`). `key`, `from` and `to` say the same for a
-    program; `file` is the file that holds the key; `safe` is False when following it loses data (dropping
-    rows).
+    program; `to` is always a value that can be written, never a description. `file` is the file that holds
+    the key; `remove_rows` are rows of the training set to leave out, 0-based and ascending. `safe` is False
+    when following it loses or changes data.
     """
 
     model_config = ConfigDict(frozen=True, populate_by_name=True)
@@ -37,6 +38,7 @@ class Fix(BaseModel):
     to: Any = None
     file: str | None = None
     safe: bool = True
+    remove_rows: tuple[int, ...] = ()
 
     @classmethod
     def change(

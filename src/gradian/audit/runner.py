@@ -8,18 +8,27 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradian.audit.causes import attach_consequences
+from gradian.audit.collect import collect
 from gradian.audit.context import AuditContext, AuditInputs, Progress, first_missing
 from gradian.audit.facts import SAMPLES, SHAPES, DatasetFacts, TokenFacts
 from gradian.audit.finding import Finding, Severity
+from gradian.audit.places import place_of
 from gradian.audit.registry import Check, NotApplicableError, Observation, checked_thresholds, selected_checks
+from gradian.audit.source import MemorySource
 from gradian.errors import ConfigError
 from gradian.rows.profile import TrainerProfile
+from gradian.rows.row import Row, TokenizedRow
+
+if TYPE_CHECKING:
+    from gradian.rows.tokenizer import Tokenizer
+    from gradian.run.folder import Run
 
 
 @dataclass(frozen=True)
@@ -34,6 +43,8 @@ class AuditResult:
         inputs: what was read: name -> path, sha256, bytes.
         rows, eval_items: numbers of records; None when none were given.
         facts: short statements about the rows for the header (tokens, template, left out).
+        problems: what is there and could not be read.
+        known: findings that a baseline took out of `findings`.
     """
 
     profile: TrainerProfile
@@ -45,6 +56,8 @@ class AuditResult:
     rows: int | None = None
     eval_items: int | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    known: tuple[Finding, ...] = ()
 
     @property
     def headlines(self) -> tuple[Finding, ...]:
@@ -78,6 +91,41 @@ def run_audit(
     return audit(context, checks)
 
 
+def audit_rows(
+    rows: Sequence[Row],
+    tokenized: Sequence[TokenizedRow],
+    *,
+    path: str,
+    profile: TrainerProfile,
+    tokenizer: Tokenizer,
+    run: Run | None = None,
+    base_model: str | None = None,
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    thresholds: Mapping[str, float] | None = None,
+) -> AuditResult:
+    """The same audit over rows that another lane has read and tokenised, without doing either again.
+
+    Args:
+        rows: all rows of the data set, in order. tokenized: their tokens, one for each row.
+        path: what to call the data set.
+        profile, tokenizer, run: as they were used for the tokens.
+
+    Raises:
+        ConfigError: `select`, `ignore` or a threshold names no check.
+    """
+    assert len(rows) == len(tokenized), "every row has its tokens"
+    checks = selected_checks(select, ignore)
+    scans = {check.id: check.scan for check in checks if check.scan is not None}
+    inputs = AuditInputs(dataset=path, run=str(run.path) if run is not None else None, base_model=base_model)
+    context = AuditContext(inputs=inputs, thresholds=checked_thresholds(thresholds or {}), scans=scans)
+    facts = collect(
+        MemorySource(rows, path), tokenizer=tokenizer, profile=profile, scans=scans, tokenized=tokenized
+    )
+    context.preset(dataset=facts, profile=profile, tokenizer=tokenizer, run=run)
+    return audit(context, checks)
+
+
 def audit(context: AuditContext, checks: Sequence[Check]) -> AuditResult:
     """Carry out these checks in this context."""
     from gradian.audit.registry import all_checks
@@ -106,6 +154,7 @@ def audit(context: AuditContext, checks: Sequence[Check]) -> AuditResult:
         rows=context.dataset.rows if context.dataset is not None else None,
         eval_items=context.eval.rows if context.eval is not None else None,
         facts=_facts(context),
+        problems=_problems(context),
     )
 
 
@@ -120,7 +169,9 @@ def _carry_out(check: Check, context: AuditContext) -> Iterable[Finding]:
 def _finding(check: Check, seen: Observation, context: AuditContext) -> Finding:
     rows = tuple(sorted({int(row) for row in seen.rows}))
     facts = context.eval if seen.of_eval else context.dataset
-    locations = list(seen.locations)
+    locations = [_in_run(context, location) for location in seen.locations]
+    if not locations and not rows and seen.fix is not None and seen.fix.file is not None:
+        locations = [_in_run(context, seen.fix.file)]
     if facts is not None:
         locations += [facts.where(row) for row in rows[:SAMPLES]]
     of = seen.of if seen.of is not None else (facts.rows if rows and facts is not None else 0)
@@ -139,6 +190,16 @@ def _finding(check: Check, seen: Observation, context: AuditContext) -> Finding:
         row_level=check.row_level if seen.row_level is None else seen.row_level,
         of_eval=seen.of_eval,
         fingerprint=_fingerprint(check, seen, facts, rows),
+    )
+
+
+def _in_run(context: AuditContext, location: str) -> str:
+    """A file of the run, which checks name relative to its folder, as the user would open it."""
+    if context.inputs.run is None or Path(location).is_absolute():
+        return location
+    file = place_of(location).file
+    return (
+        str(Path(context.inputs.run) / location) if (Path(context.inputs.run) / file).exists() else location
     )
 
 
@@ -175,6 +236,12 @@ def _inputs(context: AuditContext) -> dict[str, dict[str, Any]]:
             "tokenizer_sha256": tokenizer.sha256 if tokenizer is not None else None,
         }
     return named
+
+
+def _problems(context: AuditContext) -> tuple[str, ...]:
+    run = context.run.problems if context.run is not None else ()
+    unreadable = (f"{problem.path}: {problem.why}" for problem in run if problem.kind == "unreadable")
+    return (*unreadable, *context.problems)
 
 
 def _facts(context: AuditContext) -> dict[str, Any]:

@@ -75,6 +75,7 @@ def empty_completion(context: AuditContext, hits: Hits) -> Iterator[Observation]
                 text=f"remove {some(rows)}: {context.dataset.rows:,} -> {context.dataset.rows - len(rows):,} "
                 "rows",
                 safe=False,
+                remove_rows=tuple(rows),
             ),
         )
 
@@ -141,7 +142,7 @@ def placeholder_completion(context: AuditContext, hits: Hits) -> Iterator[Observ
             message=f"They say {texts}.",
             rows=rare,
             values=hits.counts(),
-            fix=Fix(text=f"remove {some(rare)}", safe=False),
+            fix=Fix(text=f"remove {some(rare)}", safe=False, remove_rows=tuple(rare)),
         )
     elif often:
         texts = listed(f"{count:,} say {kind!r}" for kind, count in sorted(often.items()))
@@ -265,7 +266,7 @@ def degenerate_repetition(context: AuditContext, hits: Hits) -> Iterator[Observa
             message=f"Row {row} says over and over: {excerpt(hit.detail)}",
             rows=rows,
             values={"samples": {str(row): excerpt(hit.detail) for row, hit in hits.samples[:5]}},
-            fix=Fix(text=f"remove {some(rows)}", safe=False),
+            fix=Fix(text=f"remove {some(rows)}", safe=False, remove_rows=tuple(rows)),
         )
 
 

@@ -100,7 +100,11 @@ def duplicate_rows(context: AuditContext) -> Iterator[Observation]:
         },
         fix=None
         if repeated
-        else Fix(text=f"keep the first of each group: {facts.rows:,} -> {kept:,} rows", safe=False),
+        else Fix(
+            text=f"keep the first of each group: {facts.rows:,} -> {kept:,} rows",
+            safe=False,
+            remove_rows=tuple(sorted(row for group in groups for row in group[1:])),
+        ),
     )
 
 

@@ -85,7 +85,7 @@ def json_unparseable(context: AuditContext) -> Iterator[Observation]:
             "reasons": {str(row): reasons[row][1] for row in rows[:20]},
             "json_share": json_share(facts),
         },
-        fix=Fix(text=f"repair or remove {some(rows)}{repair}", safe=False),
+        fix=Fix(text=f"repair or remove {some(rows)}{repair}", safe=False, remove_rows=tuple(rows)),
     )
 
 

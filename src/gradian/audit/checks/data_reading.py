@@ -50,7 +50,7 @@ def parse_error(context: AuditContext) -> Iterator[Observation]:
                 for problem in problems[:20]
             ]
         },
-        fix=Fix(text=f"repair or remove {listed(_wheres(problems))}", safe=False),
+        fix=Fix(text=f"repair or remove {listed(_wheres(problems))}", safe=False, remove_rows=tuple(rows)),
     )
 
 
@@ -86,7 +86,7 @@ def unusable_row(context: AuditContext) -> Iterator[Observation]:
         message=f"{'; '.join(reasons)}{more}.",
         rows=rows,
         values={"reasons": {failure.message: len(failure.rows) for failure in failures[:20]}},
-        fix=Fix(text=f"mend or remove {some(rows)}", safe=False),
+        fix=Fix(text=f"mend or remove {some(rows)}", safe=False, remove_rows=tuple(rows)),
     )
 
 

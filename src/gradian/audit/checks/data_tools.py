@@ -100,5 +100,5 @@ def tool_calls_invalid(context: AuditContext, hits: Hits) -> Iterator[Observatio
             message=f"{kinds}." + (f" {'; '.join(details)}." if details else ""),
             rows=rows,
             values=hits.counts(),
-            fix=Fix(text=f"mend or remove {some(rows)}", safe=False),
+            fix=Fix(text=f"mend or remove {some(rows)}", safe=False, remove_rows=tuple(rows)),
         )

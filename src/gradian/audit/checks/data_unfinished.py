@@ -100,6 +100,7 @@ def unfinished_completion(context: AuditContext, hits: Hits) -> Iterator[Observa
             text=f"export the answers again without cutting them, or remove {plural(len(rows), 'row')} "
             f"({some(rows)})",
             safe=False,
+            remove_rows=tuple(rows),
         ),
     )
 

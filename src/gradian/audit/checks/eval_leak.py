@@ -91,7 +91,11 @@ def _exact(context: AuditContext, found: dict[int, list[int]], what: str, severi
             "train_rows": [found[item][0] for item in items],
             "pairs": {str(item): found[item][:20] for item in items[:200]},
         },
-        fix=Fix(text=f"remove {plural(len(train_rows), 'training row')} ({some(train_rows)})", safe=False),
+        fix=Fix(
+            text=f"remove {plural(len(train_rows), 'training row')} ({some(train_rows)})",
+            safe=False,
+            remove_rows=tuple(train_rows),
+        ),
     )
 
 
@@ -165,7 +169,11 @@ def contamination_near(context: AuditContext) -> Iterator[Observation]:
             "threshold": context.threshold("eval.contamination_near.similarity"),
             "error_share": limit,
         },
-        fix=Fix(text=f"remove {plural(len(train_rows), 'training row')} ({some(train_rows)})", safe=False),
+        fix=Fix(
+            text=f"remove {plural(len(train_rows), 'training row')} ({some(train_rows)})",
+            safe=False,
+            remove_rows=tuple(train_rows),
+        ),
     )
 
 

@@ -64,7 +64,7 @@ def missing(context: AuditContext) -> Iterator[Observation]:
         title=f"{len(rows):,} of {plural(facts.rows, 'row')} need a chat template and the tokenizer has none",
         message=f"Tokenizer: {tokenizer.name_or_path}.",
         rows=rows,
-        fix=Fix.change(key, None, "the template that the model shall be used with"),
+        fix=Fix(text=f"set {key} to the template that the model shall be used with", key=key),
     )
 
 
@@ -390,7 +390,7 @@ def name_mismatch(context: AuditContext) -> Iterator[Observation]:
             message=f"It becomes {len(tokenizer.encode(marker, False))} ordinary tokens.",
             values={"template": name, "marker": marker},
             locations=locations,
-            fix=Fix.change("template", name, "the base model's own format"),
+            fix=Fix(text=f"template {name} -> the base model's own format", key="template"),
         )
     tuned = re.search(r"(?i)instruct|chat|-it\b", context.base_model_name or "")
     if name == "default" and tuned:
@@ -399,5 +399,5 @@ def name_mismatch(context: AuditContext) -> Iterator[Observation]:
             "chat",
             values={"template": name},
             locations=locations,
-            fix=Fix.change("template", name, "the base model's own format"),
+            fix=Fix(text=f"template {name} -> the base model's own format", key="template"),
         )

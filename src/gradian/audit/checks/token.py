@@ -167,12 +167,7 @@ def pad_masks_eos(context: AuditContext) -> Iterator[Observation]:
         row_level=False,
         values={"pad_token_id": pad, "eos_token_id": tokenizer.eos_token_id},
         assumes=f"{name} masks padding by id",
-        fix=Fix.change(
-            "pad_token",
-            tokenizer.pad_token,
-            "a distinct token",
-            text=f"pad_token {tokenizer.pad_token!r} -> a distinct token{upgrade}",
-        ),
+        fix=Fix(text=f"pad_token {tokenizer.pad_token!r} -> a distinct token{upgrade}", key="pad_token"),
     )
 
 
@@ -206,7 +201,7 @@ def pad_in_content(context: AuditContext) -> Iterator[Observation]:
             f"{plural(facts.rows, 'row')} ({some(rows)})",
             rows=rows,
             values={"pad_token_id": pad, "occurrences": int(facts.tokens.pad_targets[rows].sum())},
-            fix=Fix.change("pad_token", tokenizer.pad_token, "a token that does not occur in text"),
+            fix=Fix(text=f"pad_token {tokenizer.pad_token} -> a token that no text holds", key="pad_token"),
         )
 
 
