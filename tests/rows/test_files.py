@@ -177,6 +177,25 @@ def test_a_broken_json_list_keeps_what_came_before(tmp_path: Path, text: str, ro
     assert [problem.line for problem in dataset.problems] == [line]
 
 
+def test_text_after_a_list_is_not_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "train.json"
+    path.write_bytes('\ufeff[{"text": "é"}]\n[{"text": "b"}]'.encode())
+    dataset = read_rows(path)
+    assert (len(dataset.rows), [item.line for item in dataset.problems]) == (1, [2])
+    assert dataset.problems[0].byte_offset == len('\ufeff[{"text": "é"}]\n'.encode())
+    path.write_text('{"data": [{"text": "a"}], "x": ')
+    dataset = read_rows(path)
+    assert (len(dataset.rows), len(dataset.problems)) == (1, 1)
+
+
+def test_json_lines_with_a_bad_first_line_in_a_json_file(tmp_path: Path) -> None:
+    path = tmp_path / "train.json"
+    path.write_text('{"messages": [{"role": "user", "content": "a"}], "n": NaN}\n{"text": "b"}\n')
+    dataset = read_rows(path)
+    assert [dict(row.fields) for row in dataset.rows] == [{"text": "b"}]
+    assert [item.line for item in dataset.problems] == [1]
+
+
 def test_json_object_with_one_list_of_objects(tmp_path: Path) -> None:
     path = tmp_path / "train.json"
     path.write_text('{"version": [1],\n "data": [\n{"text": "a"},\n{"text": "b"}]}')

@@ -60,8 +60,8 @@ CONVERSATIONS: dict[str, dict[str, Any]] = {
 }
 
 
-if not hasattr(transformers.utils.chat_template_utils, "_alias_reasoning_fields"):
-    # Before 5.21 at the earliest, transformers rendered these as they stand.
+if not hasattr(transformers.utils.chat_template_utils, "_normalize_chat_messages"):
+    # transformers filled `reasoning_content` from 5.21 and dropped null keys from 5.24.
     for label in ("older reasoning", "null content"):
         del CONVERSATIONS[label]
 

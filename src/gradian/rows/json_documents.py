@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import codecs
+import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,60 +31,102 @@ def read_document(path: Path, name: str) -> Iterator[Record]:
 
 
 def document_records(data: bytes, name: str) -> Iterator[Record]:
-    data = data.removeprefix(codecs.BOM_UTF8)
+    """Records of a document's bytes; arguments and errors as `read_document`."""
+    skipped = len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0
     try:
-        text = data.decode("utf-8")
+        text = data[skipped:].decode("utf-8")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
+        at = skipped + error.start
+        line = data.count(b"\n", 0, at) + 1
         raise InputError(
-            f"byte 0x{data[error.start]:02X} is not UTF-8",
+            f"byte 0x{data[at]:02X} is not UTF-8",
             where=f"{name}:{line}",
             why="JSON files are UTF-8",
             fix="write the file again with encoding='utf-8'",
         ) from None
+    document = _Document(text, name, skipped)
     start = _skip(text, 0)
     if text.startswith("[", start):
-        return _elements(text, start, name)
+        return _list_records(document, start)
     if text.startswith("{", start):
-        return _object_document(text, start, data, name)
+        return _object_records(document, start, data)
     if start == len(text):
         return iter(())
     raise InputError(
         "the document is neither a list of objects nor an object",
-        where=f"{name}:{text.count(chr(10), 0, start) + 1}",
+        where=f"{name}:{document.line_at(start)}",
         why=f"it starts with {text[start : start + 20]!r}",
         fix="write a list of objects, or one object a line in a .jsonl file",
     )
 
 
-def _object_document(text: str, start: int, data: bytes, name: str) -> Iterator[Record]:
+@dataclass(frozen=True)
+class _Document:
+    """A document's text, and how many bytes of a byte order mark came before it."""
+
+    text: str
+    name: str
+    skipped: int
+
+    def line_at(self, position: int) -> int:
+        return self.text.count("\n", 0, position) + 1
+
+    def problem(self, why: str, position: int) -> Record:
+        offset = self.skipped + len(self.text[:position].encode())
+        return Record(self.name, self.line_at(position), problem=why, byte_offset=offset)
+
+
+def _list_records(document: _Document, start: int) -> Iterator[Record]:
+    """Records of a document that is a list."""
+    end = yield from _elements(document, start)
+    if end is not None and _skip(document.text, end) < len(document.text):
+        yield document.problem("there is text after the end of the list", _skip(document.text, end))
+
+
+def _object_records(document: _Document, start: int, data: bytes) -> Iterator[Record]:
     """An object is one record, holds the list of records, or is the first of several lines."""
+    text = document.text
     try:
         value, end = DECODER.raw_decode(text, start)
     except (ValueError, RecursionError):
         lists = _top_level_lists(text, start)  # the fault may lie in one element of the list
-        if len(lists) == 1:
-            return _elements(text, lists[0][1], name)
-        return _line_records_of(data, name)
+        if len(lists) == 1 and not _is_written_in_lines(text):
+            return _broken_object_records(document, lists[0][1])
+        return _line_records_of(data, document.name)
     if _skip(text, end) < len(text):
-        return _line_records_of(data, name)
-    lists = [
-        (key, position)
-        for key, position in _top_level_lists(text, start)
-        if isinstance(value.get(key), list)
-        and value[key]
-        and all(isinstance(item, dict) for item in value[key])
-    ]
-    if len(lists) == 1 and not _is_conversation(*lists[0][:1], value):
-        return _elements(text, lists[0][1], name)
+        return _line_records_of(data, document.name)
+    lists = [(key, position) for key, position in _top_level_lists(text, start) if _holds_objects(value[key])]
+    if len(lists) == 1 and not _is_conversation(lists[0][0], value):
+        return _elements(document, lists[0][1])
     if len(lists) > 1 and not any(key in value for key in (*MESSAGE_KEYS, "prompt")):
         raise InputError(
             f"the object holds {len(lists)} lists of objects: " + ", ".join(f"`{key}`" for key, _ in lists),
-            where=name,
+            where=document.name,
             why="which one holds the rows cannot be told",
             fix="keep one of them, or write the rows as a .jsonl file",
         )
-    return iter((Record(name, text.count("\n", 0, start) + 1, value),))
+    return iter((Record(document.name, document.line_at(start), value),))
+
+
+def _broken_object_records(document: _Document, start: int) -> Iterator[Record]:
+    """Records of the one list of an object that is not JSON as a whole; what is wrong is always named."""
+    named = False
+    for record in _elements(document, start):
+        named = named or record.problem is not None
+        yield record
+    if not named:
+        yield document.problem("the object around the list is cut off or broken", len(document.text))
+
+
+def _is_written_in_lines(text: str) -> bool:
+    """Several lines, the first of which looks like a whole object."""
+    lines = text.split("\n", 1)
+    first = lines[0].strip()
+    return len(lines) > 1 and first.startswith("{") and first.endswith("}") and bool(lines[1].strip())
+
+
+def _holds_objects(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
 
 
 def _is_conversation(key: str, value: dict[str, Any]) -> bool:
@@ -94,8 +138,8 @@ def _is_conversation(key: str, value: dict[str, Any]) -> bool:
 
 
 def _line_records_of(data: bytes, name: str) -> Iterator[Record]:
-    lines = iter(data.splitlines(keepends=True))
-    return line_records(next(lines, b""), lines, name)
+    stream = io.BytesIO(data)
+    return line_records(stream.readline(), stream, name)
 
 
 def _skip(text: str, position: int) -> int:
@@ -124,42 +168,40 @@ def _top_level_lists(text: str, start: int) -> list[tuple[str, int]]:
         return lists
 
 
-def _elements(text: str, start: int, name: str) -> Iterator[Record]:
-    """The objects of the list at `start`, each with the line on which it starts."""
-    line, counted = 1, 0
+def _elements(document: _Document, start: int) -> Generator[Record, None, int | None]:
+    """The objects of the list at `start`; returns where the list ends, None when that was not found."""
+    text, name = document.text, document.name
+    # Line and byte are carried along: counting from the start for every faulty element would be quadratic.
+    line, offset, counted = 1, document.skipped, 0
     position = _skip(text, start + 1)
     while position < len(text) and text[position] != "]":
         line += text.count("\n", counted, position)
+        offset += len(text[counted:position].encode())
         counted = position
         try:
             value, end = _LENIENT.raw_decode(text, position)
         except (ValueError, RecursionError) as error:
-            reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-            at = error.pos if isinstance(error, json.JSONDecodeError) else position
-            where = f"line {text.count(chr(10), 0, at) + 1}"
+            reason, at = "nested too deeply", position
+            if isinstance(error, json.JSONDecodeError):
+                reason, at = error.msg, error.pos
+            where = f"line {document.line_at(at)}"
             why = f"the JSON is broken at {where} ({reason}); nothing after this point can be read"
-            yield Record(name, line, problem=why, byte_offset=len(text[:at].encode()))
-            return
-        why_not = why_not_json(text[position:end])[0] if _suspicious(text, position, end) else ""
+            yield document.problem(why, at)._replace(line=line)
+            return None
+        why_not = why_not_json(text[position:end])[0] if _SUSPICIOUS.search(text, position, end) else ""
         if why_not:
-            yield Record(name, line, problem=why_not, byte_offset=len(text[:position].encode()))
+            yield Record(name, line, problem=why_not, byte_offset=offset)
         else:
-            yield checked(value, name, line, position)
+            yield checked(value, name, line, offset)
         position = _skip(text, end)
         if text.startswith(",", position):
             position = _skip(text, position + 1)
         elif not text.startswith("]", position):
-            line += text.count("\n", counted, position)
-            why = "the list is cut off or lacks a comma; nothing after this point can be read"
-            yield Record(name, line, problem=why, byte_offset=len(text[:position].encode()))
-            return
+            yield document.problem(
+                "the list is cut off or lacks a comma; nothing after this point can be read", position
+            )
+            return None
     if position >= len(text):
-        line += text.count("\n", counted)
-        yield Record(
-            name, line, problem="the list is cut off: `]` is missing", byte_offset=len(text.encode())
-        )
-
-
-def _suspicious(text: str, start: int, end: int) -> bool:
-    """The element may hold a constant or a surrogate that JSON text must not."""
-    return _SUSPICIOUS.search(text, start, end) is not None
+        yield document.problem("the list is cut off: `]` is missing", len(text))
+        return None
+    return position + 1

@@ -68,8 +68,8 @@ def checked(value: Any, name: str, line: int, offset: int) -> Record:
     if isinstance(value, dict):
         return Record(name, line, value)
     kinds = {list: "a list", str: "text", bool: "a boolean", type(None): "null"}
-    kind = kinds.get(type(value), "a number")
-    return Record(name, line, problem=f"the record is {kind}, not an object", byte_offset=offset)
+    why = f"the record is {kinds.get(type(value), 'a number')}, not an object"
+    return Record(name, line, problem=why, byte_offset=offset)
 
 
 def read_again(text: bytes, name: str, line: int, offset: int) -> Record:

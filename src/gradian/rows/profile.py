@@ -52,7 +52,7 @@ class TrainerProfile:
         chat_adds_special_tokens: rendered chat rows are tokenised with the tokenizer's own special tokens
             on top of the template's (older TRL, text pipelines): a template that writes BOS gets two.
         normalizes_messages: null message keys are dropped and `reasoning_content` is filled from its older
-            names before rendering (`apply_chat_template` of recent transformers 5).
+            names before rendering (`apply_chat_template` of transformers >= 5.24).
         role_order: what happens to a conversation whose roles do not alternate.
         packing: the packing strategy, None without packing.
         packing_isolates_rows: rows in a pack cannot attend to one another.
