@@ -148,6 +148,18 @@ class AuditContext:
         return chosen.with_template(template) if template is not None else chosen
 
     @property
+    def template_source(self) -> str:
+        """Where the chat template comes from, in a few words."""
+        if self.tokenizer is None or self.tokenizer.template is None:
+            return "without a chat template"
+        chosen = self.run_tokenizer or self.base_tokenizer
+        if chosen is None or chosen.template is not None:
+            return "with its own chat template"
+        if self.run is not None and self.run.chat_template is not None:
+            return f"with the run's chat template ({self.run.chat_template_file})"
+        return "with the base model's chat template"
+
+    @property
     def base_model_name(self) -> str | None:
         """`--base-model`, else what the run says."""
         if self.inputs.base_model is not None:

@@ -39,6 +39,7 @@ class AuditResult:
         profile: the trainer behaviour that was assumed.
         findings: sorted: errors first, then by the share affected, then by id. Consequences are in it too.
         checks_run: ids. checks_skipped: id -> why.
+        inapplicable: those of the skipped checks that had their inputs and nothing to look at in them.
         checks_deselected: ids that `--select` and `--ignore` left out.
         inputs: what was read: name -> path, sha256, bytes.
         rows, eval_items: numbers of records; None when none were given.
@@ -52,6 +53,7 @@ class AuditResult:
     checks_run: tuple[str, ...]
     checks_skipped: Mapping[str, str]
     checks_deselected: tuple[str, ...] = ()
+    inapplicable: frozenset[str] = frozenset()
     inputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     rows: int | None = None
     eval_items: int | None = None
@@ -133,6 +135,7 @@ def audit(context: AuditContext, checks: Sequence[Check]) -> AuditResult:
     findings: list[Finding] = []
     ran: list[str] = []
     skipped: dict[str, str] = {}
+    inapplicable: set[str] = set()
     for check in checks:
         reason = first_missing(context, check.needs)
         if reason is None:
@@ -141,6 +144,7 @@ def audit(context: AuditContext, checks: Sequence[Check]) -> AuditResult:
                 ran.append(check.id)
             except NotApplicableError as not_applicable:
                 reason = str(not_applicable)
+                inapplicable.add(check.id)
         if reason is not None:
             skipped[check.id] = reason
     chosen = {check.id for check in checks}
@@ -149,6 +153,7 @@ def audit(context: AuditContext, checks: Sequence[Check]) -> AuditResult:
         findings=tuple(attach_consequences(sorted(findings, key=_order))),
         checks_run=tuple(ran),
         checks_skipped=skipped,
+        inapplicable=frozenset(inapplicable),
         checks_deselected=tuple(check.id for check in all_checks() if check.id not in chosen),
         inputs=_inputs(context),
         rows=context.dataset.rows if context.dataset is not None else None,
@@ -249,7 +254,7 @@ def _facts(context: AuditContext) -> dict[str, Any]:
     said: dict[str, Any] = {}
     if context.tokenizer is not None:
         said["tokenizer"] = context.tokenizer.name_or_path
-        said["template"] = "none" if context.tokenizer.template is None else context.tokenizer.name_or_path
+        said["template"] = context.template_source
     for name, facts in (("dataset", context.dataset), ("eval_dataset", context.eval)):
         if facts is None:
             continue

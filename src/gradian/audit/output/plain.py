@@ -76,7 +76,10 @@ def result_dict(result: AuditResult) -> dict[str, Any]:
         "facts": plain(result.facts),
         "checks": {
             "run": list(result.checks_run),
-            "skipped": [{"id": id, "reason": reason} for id, reason in sorted(result.checks_skipped.items())],
+            "skipped": [
+                {"id": id, "reason": reason, "applicable": id not in result.inapplicable}
+                for id, reason in sorted(result.checks_skipped.items())
+            ],
             "deselected": list(result.checks_deselected),
         },
         "problems": list(result.problems),

@@ -49,8 +49,7 @@ def header_facts(result: AuditResult) -> list[tuple[str, str]]:
         if name in result.facts:
             facts.append((label, _set_line(result.facts[name], str(result.inputs[name]["path"]))))
     if "tokenizer" in result.facts:
-        template = result.facts["template"]
-        facts.append(("tokenizer", f"{result.facts['tokenizer']}; chat template: {template}"))
+        facts.append(("tokenizer", f"{result.facts['tokenizer']}, {result.facts['template']}"))
     facts += [("unread", problem) for problem in result.problems]
     return facts
 
@@ -89,7 +88,7 @@ def _labelled(name: str, text: str, width: int, indent: str = "  ") -> list[str]
 
 
 def _finding_lines(finding: Finding, by_id: Mapping[str, Finding], width: int, color: bool) -> list[str]:
-    title = one_line(f"{finding.id}  {finding.title}")
+    title = f"{finding.id}  {one_line(finding.title)}"
     wrapped = textwrap.wrap(title, width - 2, subsequent_indent="  ", break_on_hyphens=False)
     letter = _LETTER[finding.severity]
     if color:
@@ -125,7 +124,10 @@ def closing_line(result: AuditResult) -> str:
     total = len(result.checks_run) + len(result.checks_skipped) + len(result.checks_deselected)
     text = f"{listed(found) or 'No findings'}. Checked {len(result.checks_run)} of {total} checks"
     if result.checks_skipped:
-        reasons = Counter(result.checks_skipped.values())
+        reasons = Counter(
+            "nothing to look at" if id in result.inapplicable else reason
+            for id, reason in result.checks_skipped.items()
+        )
         order = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
         shown = [f"{one_line(reason, 60)} ({count})" for reason, count in order[:REASONS]]
         if len(order) > REASONS:
