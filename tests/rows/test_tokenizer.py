@@ -109,7 +109,10 @@ def test_a_template_that_closes_no_turn_has_no_turn_end(folder: Path) -> None:
         "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     )
     assert load_tokenizer(folder).turn_end_id is None
-    (folder / "chat_template.jinja").write_text("{{ raise_exception('no') }}")
+    for source in ("{{ raise_exception('no') }}", "<|im_start|>{{ messages | length }}<|im_end|>"):
+        (folder / "chat_template.jinja").write_text(source)
+        assert load_tokenizer(folder).turn_end_id is None
+    (folder / "chat_template.jinja").write_text("{{ messages[1].content | upper }}<|im_end|>")
     assert load_tokenizer(folder).turn_end_id is None
 
 

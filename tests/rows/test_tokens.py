@@ -51,6 +51,10 @@ def test_strings_are_concatenated_with_eos(fixture_tokenizer: Load) -> None:
     assert not row.boundary_mismatch
     again = tokenize(conversation(prompt="Q: ab", completion=" c<|endoftext|>"), tokenizer, TRL)
     assert again.ids.tolist() == row.ids.tolist(), "EOS is not written twice"
+    empty = tokenize(conversation(prompt="a<|endoftext|>", completion=""), tokenizer, TRL)
+    assert tokenizer.decode(empty.ids.tolist()) == "a<|endoftext|><|endoftext|>", (
+        "TRL looks at the completion"
+    )
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,7 @@ def _elements(document: _Document, start: int) -> Generator[Record, None, int | 
         try:
             value, end = _LENIENT.raw_decode(text, position)
         except (ValueError, RecursionError) as error:
-            reason, at = "nested too deeply", position
+            reason, at = str(error), position  # nested too deeply, or an integer of thousands of digits
             if isinstance(error, json.JSONDecodeError):
                 reason, at = error.msg, error.pos
             where = f"line {document.line_at(at)}"

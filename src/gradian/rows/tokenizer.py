@@ -187,6 +187,8 @@ class Tokenizer:
                 text = self.template.render(messages)
             except TemplateRenderError:
                 continue
+            if _PROBE not in text:  # the template rewrites or leaves out what the assistant says
+                continue
             tail = text.rpartition(_PROBE)[2].lstrip()
             ids = self.encode(tail, add_special_tokens=False) if tail else []
             first = next((i for i in ids if self.decode([i]).strip()), None)

@@ -96,9 +96,10 @@ def _plan(conversation: Conversation, tokenizer: Tokenizer, profile: TrainerProf
     if not conversation.templated:
         text = render(conversation, tokenizer)
         eos = profile.eos_token or tokenizer.eos_token
-        if profile.end_of_text == "append_text" and eos is not None and not text.endswith(eos):
-            text += eos
         prompt = None if prompt_turns is None else concatenated(conversation.turns[:prompt_turns])
+        answer = text if prompt is None else text[len(prompt) :]
+        if profile.end_of_text == "append_text" and eos is not None and not answer.endswith(eos):
+            text += eos
         return _Plan(text, prompt, True, False, None, dropped)
 
     def rendered(turns: Sequence[Turn], generation_prompt: bool) -> str:
