@@ -21,7 +21,10 @@ ADAPTERS = {
     "attention only": {"target_modules": ["q_proj", "v_proj"]},
     "one late layer": {"layers_to_transform": [1]},
     "rslora": {"use_rslora": True},
-    "patterns": {"rank_pattern": {"q_proj": 2, "down_proj": 6}, "alpha_pattern": {"v_proj": 3, "up_proj": 32}},
+    "patterns": {
+        "rank_pattern": {"q_proj": 2, "down_proj": 6},
+        "alpha_pattern": {"v_proj": 3, "up_proj": 32},
+    },
     "dora": {"use_dora": True},
     "modules to save": {"modules_to_save": ["embed_tokens", "lm_head"]},
 }
@@ -141,7 +144,9 @@ def test_losses_are_those_of_the_full_logits() -> None:
     batch = collate(sequences)
     with torch.no_grad():
         logits = model(input_ids=batch.ids).logits.double()
-        losses = torch.nn.functional.cross_entropy(logits[:, :-1].transpose(1, 2), batch.ids[:, 1:], reduction="none")
+        losses = torch.nn.functional.cross_entropy(
+            logits[:, :-1].transpose(1, 2), batch.ids[:, 1:], reduction="none"
+        )
         wanted = (losses * batch.targets[:, 1:]).sum(1)
         got = row_losses(model, batch)
     np.testing.assert_allclose(got.numpy(), wanted.numpy(), rtol=1e-5)
@@ -158,7 +163,9 @@ def test_projection_is_the_stated_matrix_applied_to_the_wide_side() -> None:
         full = exact[:, block.offset : block.stop].reshape(4, block.rows, block.columns)
         matrix = small_layout.projection(narrow)
         wanted = full @ matrix.T if block.side == "A" else matrix @ full
-        np.testing.assert_allclose(small[:, narrow.offset : narrow.stop], wanted.reshape(4, -1), rtol=2e-4, atol=1e-4)
+        np.testing.assert_allclose(
+            small[:, narrow.offset : narrow.stop], wanted.reshape(4, -1), rtol=2e-4, atol=1e-4
+        )
 
 
 def test_projection_keeps_inner_products_on_average() -> None:
@@ -183,7 +190,9 @@ def test_hooks_are_gone_afterwards_even_after_an_error() -> None:
     layout, sites = layout_of(model)
     with pytest.raises(RuntimeError, match="stop"), GradientCapture(model, sites, layout):
         raise RuntimeError("stop")
-    assert not any(s.lora_a._forward_hooks or s.lora_a._forward_pre_hooks or s.lora_b._forward_hooks for s in sites)
+    assert not any(
+        s.lora_a._forward_hooks or s.lora_a._forward_pre_hooks or s.lora_b._forward_hooks for s in sites
+    )
     assert not any(p.requires_grad for p in model.parameters())
 
 

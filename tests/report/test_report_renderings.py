@@ -274,7 +274,7 @@ def test_every_sentence_of_the_model_is_in_every_rendering(format: str) -> None:
         CUT,
         *(item.tuned_said for item in report.items if item.outcome == "lost"),
         *report.provenance.versions.values(),
-        *report.reused,
+        *report.timings.reused,
     ]
     assert [sentence for sentence in sentences if sentence.replace("`", "") not in words] == []
 

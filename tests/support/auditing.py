@@ -51,8 +51,30 @@ def pair(prompt: str, completion: Any) -> dict[str, Any]:
 
 def sound_rows(count: int) -> list[dict[str, Any]]:
     """Rows that no check has anything to say about: every prompt and every answer is different."""
-    nouns = ("harbour", "lantern", "violin", "orchard", "granite", "compass", "bakery", "meadow", "turbine", "kayak")
-    verbs = ("repairs", "paints", "inspects", "carries", "measures", "sells", "lifts", "cleans", "draws", "tests")
+    nouns = (
+        "harbour",
+        "lantern",
+        "violin",
+        "orchard",
+        "granite",
+        "compass",
+        "bakery",
+        "meadow",
+        "turbine",
+        "kayak",
+    )
+    verbs = (
+        "repairs",
+        "paints",
+        "inspects",
+        "carries",
+        "measures",
+        "sells",
+        "lifts",
+        "cleans",
+        "draws",
+        "tests",
+    )
     rows = []
     for index in range(count):
         noun, verb = nouns[index % 10], verbs[(index // 10) % 10]

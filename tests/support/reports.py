@@ -16,6 +16,7 @@ from gradian.report.model import (
     Provenance,
     Report,
     RowScore,
+    Timings,
     Verdict,
 )
 
@@ -305,8 +306,10 @@ MECHANICAL = Report(
         "The part of the loss that no group explains (32.2%) may come from narrowing on short answers.",
     ),
     provenance=PROVENANCE,
-    timings={"evaluate": 84.2, "build index": 3723.0, "attribute": 2.94},
-    reused=("evaluation a71be02c",),
+    timings=Timings(
+        seconds={"evaluate": 84.2, "build index": 3723.0, "attribute": 2.94},
+        reused=("evaluation a71be02c",),
+    ),
 )
 
 

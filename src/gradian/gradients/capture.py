@@ -102,7 +102,9 @@ class GradientCapture:
 
         return forward_hook
 
-    def gradients(self, sequences: Sequence[TokenSequence]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def gradients(
+        self, sequences: Sequence[TokenSequence]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Gradient vectors and losses of some rows, in one forward and one backward pass.
 
         Returns:
@@ -124,7 +126,9 @@ class GradientCapture:
         for block in self._layout.blocks:
             full = self._full.pop(block.offset, None)
             if full is not None:
-                vectors[:, block.offset : block.stop] = self._project(block, full).reshape(self._rows, -1).cpu().numpy()
+                vectors[:, block.offset : block.stop] = (
+                    self._project(block, full).reshape(self._rows, -1).cpu().numpy()
+                )
         return vectors, losses.detach().float().cpu().numpy()
 
     def _project(self, block: Block, full: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Where each LoRA block lies in a row's gradient vector, before and after projection.
 
-A vector is the concatenation over sites, in model order, of the A block and then the B block, each flattened row by
+A vector is the concatenation over sites, sorted by path, of the A block and then the B block, each flattened row by
 row. Projection is one-sided: only the wide side of a block is reduced, `A: [r, in] -> [r, k]`, `B: [out, r] -> [k, r]`
 (LoGra, arXiv 2405.13954, specialised: the other side of a LoRA block is already r wide). So everything that acts on the
 rank side alone, such as a change of gauge, is left exact.
@@ -87,7 +87,7 @@ class Layout:
         digest = hashlib.blake2b(name, digest_size=16).digest()
         generator = np.random.Generator(np.random.PCG64(int.from_bytes(digest, "big")))
         matrix = generator.standard_normal((block.k, block.wide), dtype=np.float32)
-        return matrix / np.float32(np.sqrt(block.k))
+        return np.asarray(matrix / np.sqrt(block.k), dtype=np.float32)
 
     def as_json(self) -> dict[str, Any]:
         """What an index manifest keeps."""
@@ -107,7 +107,7 @@ def make_layout(shapes: Sequence[tuple[str, int, int, int]], k: int | None, seed
     """Lay out the blocks of the given sites.
 
     Args:
-        shapes: (site, rank, in_features, out_features) in model order.
+        shapes: (site, rank, in_features, out_features), sorted by site.
         k: width to which wide sides are projected; None for exact vectors. A side no wider than k stays exact.
     """
     blocks = []

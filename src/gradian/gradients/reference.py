@@ -18,7 +18,9 @@ from gradian.gradients.batch import TokenSequence, collate, row_losses
 from gradian.model.sites import Site
 
 
-def one_by_one(model: nn.Module, sites: Sequence[Site], sequences: Sequence[TokenSequence]) -> NDArray[np.float64]:
+def one_by_one(
+    model: nn.Module, sites: Sequence[Site], sequences: Sequence[TokenSequence]
+) -> NDArray[np.float64]:
     """Gradient of each row's summed loss by autograd at batch size 1, `[rows, dimension]`."""
     device = next(model.parameters()).device
     weights = [weight for site in sites for weight in (site.lora_a.weight, site.lora_b.weight)]
@@ -34,7 +36,9 @@ def one_by_one(model: nn.Module, sites: Sequence[Site], sequences: Sequence[Toke
     return torch.stack(rows).double().cpu().numpy()
 
 
-def by_vmap(model: nn.Module, sites: Sequence[Site], sequences: Sequence[TokenSequence]) -> NDArray[np.float64]:
+def by_vmap(
+    model: nn.Module, sites: Sequence[Site], sequences: Sequence[TokenSequence]
+) -> NDArray[np.float64]:
     """The same through `torch.func`: vmap over rows of the gradient of a functional call, `[rows, dimension]`."""
     batch = collate(sequences, next(model.parameters()).device)
     names = {id(parameter): name for name, parameter in model.named_parameters()}

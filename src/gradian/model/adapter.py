@@ -33,7 +33,7 @@ class AdapterFolder:
         path: the folder that holds `adapter_config.json`.
         config: its content.
         shapes: tensor name -> shape, from the safetensors header.
-        sites: module path in the base model -> {"A": shape [r, in], "B": shape [out, r]}.
+        sites: module path in the base model -> {"A": shape [r, in], "B": shape [out, r]}, sorted by path.
         other: names of the trained tensors that are no plain LoRA block (modules_to_save, DoRA magnitudes,
             embedding LoRA, biases, trainable tokens): they cannot be attributed.
     """
@@ -52,6 +52,11 @@ class AdapterFolder:
     def share_of(self, names: tuple[str, ...]) -> float:
         """Share of the trained values that the named tensors hold, in [0, 1]."""
         return sum(_size(self.shapes[name]) for name in names) / max(1, self.trained_parameters)
+
+    @property
+    def site_shapes(self) -> list[tuple[str, int, int, int]]:
+        """(site, rank, in_features, out_features), sorted by path: what a gradient layout is made of."""
+        return [(site, b["A"][0], b["A"][1], b["B"][0]) for site, b in self.sites.items()]
 
     @property
     def changes_base(self) -> str | None:
@@ -147,7 +152,29 @@ def read_adapter(path: str | Path) -> AdapterFolder:
             raise AdapterError(
                 f"half of a LoRA block is missing: lora_{missing.pop()}", where=f"base_model.model.{site}"
             )
-    return AdapterFolder(folder, config, shapes, sites, tuple(other))
+    return AdapterFolder(folder, config, shapes, dict(sorted(sites.items())), tuple(other))
+
+
+def not_attributed(adapter: AdapterFolder) -> tuple[str, ...]:
+    """What was trained but has no LoRA block of its own: one sentence a kind, with its share of the trained values."""
+    kinds: dict[str, list[str]] = {}
+    for name in adapter.other:
+        tail = name.removeprefix("base_model.model.")
+        if "lora_magnitude_vector" in name:
+            kind = "DoRA magnitudes"
+        elif "lora_embedding" in name:
+            kind = "LoRA on embeddings"
+        elif "trainable_tokens_delta" in name:
+            kind = "trainable token embeddings"
+        elif ".lora_" in name:
+            kind = "LoRA blocks of another kind (convolutions, biases)"
+        else:
+            kind = f"modules_to_save: {tail.rpartition('.')[0]}"
+        kinds.setdefault(kind, []).append(name)
+    return tuple(
+        f"{kind}: {adapter.share_of(tuple(names)):.1%} of the trained parameters"
+        for kind, names in sorted(kinds.items())
+    )
 
 
 def _header(folder: Path) -> dict[str, tuple[int, ...]]:
@@ -159,7 +186,7 @@ def _header(folder: Path) -> dict[str, tuple[int, ...]]:
                 where=str(folder / PICKLED_WEIGHTS),
                 why="opening a pickle can run any code that its author put there",
                 fix=(
-                    "if you trust the file, convert it once: python -c \"import torch, safetensors.torch as s; "
+                    'if you trust the file, convert it once: python -c "import torch, safetensors.torch as s; '
                     f"s.save_file(torch.load('{PICKLED_WEIGHTS}', weights_only=True), '{WEIGHTS}')\""
                 ),
             )

@@ -6,7 +6,7 @@ Knows how to give either arm, the base and the tuned model. Knows nothing of row
 from __future__ import annotations
 
 import contextlib
-import os
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +16,10 @@ import torch
 from torch import nn
 
 from gradian.errors import AdapterError, ModelError
-from gradian.model.adapter import AdapterFolder, read_adapter
+from gradian.model.adapter import AdapterFolder
+from gradian.model.places import BaseFolder
 from gradian.model.sites import Site, find_sites
-from gradian.rows.tokenizer import Tokenizer, load_tokenizer
+from gradian.rows.tokenizer import Tokenizer
 
 Arm = Literal["base", "tuned"]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -35,19 +36,16 @@ class LoadedModel:
         sites: where the adapter acts.
         device, dtype: as chosen.
         separate_base: why a second copy of the base serves the base arm; None when switching the adapter off is exact.
-        not_attributed: what was trained but is no LoRA block, with its share of the trained parameters.
     """
 
     model: nn.Module
     tokenizer: Tokenizer
     adapter: AdapterFolder
     sites: tuple[Site, ...]
-    base_name: str
-    revision: str | None
+    base: BaseFolder
     device: torch.device
     dtype: torch.dtype
     separate_base: str | None
-    not_attributed: tuple[str, ...]
     trust_remote_code: bool = False
     _base: nn.Module | None = None
 
@@ -61,9 +59,7 @@ class LoadedModel:
             yield self.model
         elif self.separate_base is not None:
             if self._base is None:
-                self._base = _load_base(
-                    self.base_name, self.revision, self.dtype, self.device, self.trust_remote_code
-                )
+                self._base = _load_base(self.base, self.dtype, self.device, self.trust_remote_code)
             yield self._base
         else:
             with self.model.disable_adapter():  # type: ignore[operator]
@@ -98,72 +94,54 @@ def choose_device(device: str = "auto") -> torch.device:
     return chosen
 
 
-def choose_dtype(dtype: str, device: torch.device, base_config: Any) -> torch.dtype:
+def choose_dtype(dtype: str, device: torch.device, base_folder: Path) -> torch.dtype:
     """`auto` takes float32 off the GPU, and on it the dtype that the checkpoint was saved in."""
     if dtype != "auto":
         return DTYPES[dtype]
     if device.type != "cuda":
         return torch.float32
-    saved = getattr(base_config, "dtype", None)
-    return saved if isinstance(saved, torch.dtype) else torch.float32
+    config = json.loads((base_folder / "config.json").read_text(encoding="utf-8"))
+    saved = config.get("dtype") or config.get("torch_dtype") or (config.get("text_config") or {}).get("dtype")
+    return DTYPES.get(str(saved), torch.float32)
 
 
 def load(
-    base_model: str,
-    adapter: str | Path,
+    base: BaseFolder,
+    adapter: AdapterFolder,
+    tokenizer: Tokenizer,
     *,
-    revision: str | None = None,
     dtype: str = "auto",
     device: str = "auto",
     trust_remote_code: bool = False,
-    tokenizer_from: str | Path | None = None,
 ) -> LoadedModel:
     """Load base and adapter and check that they belong together.
 
     Args:
-        base_model: a local folder or a hub id (in the cache, or online).
-        adapter: the adapter's folder, or the run folder that holds it.
-        revision: branch, tag or commit of the hub's repository.
+        base: from `find_base`. adapter: from `read_adapter`. tokenizer: the one of the run, else the base's.
         dtype: `auto`, `float32`, `bfloat16` or `float16`.
         device: `auto`, `cpu`, `cuda`, `cuda:1`, `mps`.
-        tokenizer_from: where the tokeniser is read; by default the adapter's folder when it holds one, else the base.
 
     Raises:
-        ModelError: the base cannot be had or loaded.
-        AdapterError: the adapter is unusable or does not fit the base; the message names the tensor.
+        ModelError: the base cannot be loaded, or the device is not there.
+        AdapterError: the adapter does not fit the base; the message names the tensor.
     """
-    files = read_adapter(adapter)
     chosen_device = choose_device(device)
-    config = _base_config(base_model, revision, trust_remote_code)
-    chosen_dtype = choose_dtype(dtype, chosen_device, config)
-    base = _load_base(base_model, revision, chosen_dtype, chosen_device, trust_remote_code)
-    check_fit(base, files, base_model)
-    model = _put_on(base, files)
-    tokenizer = load_tokenizer(str(tokenizer_from or tokenizer_folder(files.path, base_model)), revision=revision)
-    separate = files.changes_base
+    chosen_dtype = choose_dtype(dtype, chosen_device, base.path)
+    plain = _load_base(base, chosen_dtype, chosen_device, trust_remote_code)
+    check_fit(plain, adapter, base.name)
+    model = _put_on(plain, adapter)
     sites = find_sites(model)
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
-        adapter=files,
+        adapter=adapter,
         sites=sites,
-        base_name=base_model,
-        revision=revision,
+        base=base,
         device=chosen_device,
         dtype=chosen_dtype,
-        separate_base=separate,
-        not_attributed=describe_unattributed(files, sites),
+        separate_base=adapter.changes_base,
         trust_remote_code=trust_remote_code,
     )
-
-
-def tokenizer_folder(adapter_folder: Path, base_model: str) -> str:
-    """The tokeniser that the run was trained with: the one saved beside the adapter or in the folder above, else
-    the base model's."""
-    for folder in (adapter_folder, adapter_folder.parent):
-        if (folder / "tokenizer.json").is_file():
-            return str(folder)
-    return base_model
 
 
 def check_fit(base: nn.Module, adapter: AdapterFolder, base_name: str) -> None:
@@ -184,15 +162,24 @@ def check_fit(base: nn.Module, adapter: AdapterFolder, base_name: str) -> None:
         features_out = int(getattr(module, "out_features", 0) or getattr(module, "nf", 0) or weight.shape[0])
         if blocks["A"][1] != features_in:
             faults.append(
-                (f"base_model.model.{site}.lora_A.weight", f"takes {blocks['A'][1]} inputs, the module {features_in}")
+                (
+                    f"base_model.model.{site}.lora_A.weight",
+                    f"takes {blocks['A'][1]} inputs, the module {features_in}",
+                )
             )
         elif blocks["B"][0] != features_out:
             faults.append(
-                (f"base_model.model.{site}.lora_B.weight", f"gives {blocks['B'][0]} outputs, the module {features_out}")
+                (
+                    f"base_model.model.{site}.lora_B.weight",
+                    f"gives {blocks['B'][0]} outputs, the module {features_out}",
+                )
             )
         elif blocks["A"][0] != blocks["B"][1]:
             faults.append(
-                (f"base_model.model.{site}.lora_B.weight", f"rank {blocks['B'][1]}, but lora_A has {blocks['A'][0]}")
+                (
+                    f"base_model.model.{site}.lora_B.weight",
+                    f"rank {blocks['B'][1]}, but lora_A has {blocks['A'][0]}",
+                )
             )
     if not faults:
         return
@@ -203,91 +190,47 @@ def check_fit(base: nn.Module, adapter: AdapterFolder, base_name: str) -> None:
         f"the adapter does not fit the base model {base_name}{more}",
         where=tensor,
         why=reason,
-        fix=f"the adapter names its base: --base-model {trained_on}" if trained_on else "give the base that was trained",
+        fix=f"the adapter names its base: --base-model {trained_on}"
+        if trained_on
+        else "give the base that was trained",
     )
-
-
-def describe_unattributed(adapter: AdapterFolder, sites: tuple[Site, ...]) -> tuple[str, ...]:
-    """What was trained but has no LoRA block of its own: one sentence a kind, with its share of the trained values."""
-    kinds: dict[str, list[str]] = {}
-    handled = {site.name for site in sites}
-    for name in adapter.other:
-        tail = name.removeprefix("base_model.model.")
-        if "lora_magnitude_vector" in name:
-            kind = "DoRA magnitudes"
-        elif "lora_embedding" in name:
-            kind = "LoRA on embeddings"
-        elif "trainable_tokens_delta" in name:
-            kind = "trainable token embeddings"
-        elif ".lora_" in name:
-            kind = "LoRA blocks of another kind (convolutions, fused experts, biases)"
-        else:
-            kind = f"modules_to_save: {tail.rpartition('.')[0]}"
-        kinds.setdefault(kind, []).append(name)
-    for site in adapter.sites:
-        if site not in handled:
-            kinds.setdefault("LoRA blocks that PEFT did not load", []).append(f"base_model.model.{site}.lora_A.weight")
-    return tuple(
-        f"{kind}: {adapter.share_of(tuple(names)):.1%} of the trained parameters"
-        for kind, names in sorted(kinds.items())
-    )
-
-
-def _base_config(name: str, revision: str | None, trust_remote_code: bool) -> Any:
-    from transformers import AutoConfig
-
-    folder = Path(name)
-    if folder.is_dir() and not (folder / "config.json").is_file():
-        raise ModelError(
-            "no config.json in this folder",
-            where=name,
-            fix="give the folder that holds the base model's config.json and its safetensors files",
-        )
-    if not folder.is_dir() and (name.startswith((".", "/", "~")) or name.count("/") != 1):
-        raise ModelError("base model folder not found", where=name, fix="give an existing folder or a hub id (owner/name)")
-    try:
-        return AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
-    except Exception as error:
-        raise _cannot_load(name, revision, error, trust_remote_code) from None
 
 
 def _load_base(
-    name: str, revision: str | None, dtype: torch.dtype, device: torch.device, trust_remote_code: bool
+    base: BaseFolder, dtype: torch.dtype, device: torch.device, trust_remote_code: bool
 ) -> nn.Module:
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     try:
-        base: nn.Module = AutoModelForCausalLM.from_pretrained(
-            name, revision=revision, dtype=dtype, trust_remote_code=trust_remote_code
+        model: nn.Module = AutoModelForCausalLM.from_pretrained(
+            str(base.path), dtype=dtype, trust_remote_code=trust_remote_code, use_safetensors=True
         )
-        base = base.to(device)
-    except torch.cuda.OutOfMemoryError:
+        model = model.to(device)
+    except torch.OutOfMemoryError:
         raise ModelError(
-            "the base model does not fit on the device", where=str(device), fix="--dtype bfloat16, or --device cpu"
+            "the base model does not fit on the device",
+            where=str(device),
+            fix="--dtype bfloat16, or --device cpu",
         ) from None
     except Exception as error:
-        raise _cannot_load(name, revision, error, trust_remote_code) from None
-    return _freeze(base)
+        raise _cannot_load(base, error, trust_remote_code) from None
+    return _freeze(model)
 
 
-def _cannot_load(name: str, revision: str | None, error: Exception, trust_remote_code: bool) -> ModelError:
+def _cannot_load(base: BaseFolder, error: Exception, trust_remote_code: bool) -> ModelError:
     text = str(error).strip()
-    first = text.splitlines()[0] if text else type(error).__name__
-    at = f"{name}@{revision}" if revision else name
     if "trust_remote_code" in text and not trust_remote_code:
         return ModelError(
             "this model brings its own code, which is not run unless you ask",
-            where=at,
+            where=base.name,
             fix="read the code, then pass --trust-remote-code",
         )
-    if Path(name).is_dir():
-        return ModelError("the base model cannot be loaded", where=at, why=first)
-    offline = os.environ.get("HF_HUB_OFFLINE") == "1"
     return ModelError(
-        "the base model is not in the local cache" if offline else "the base model cannot be fetched",
-        where=at,
-        why="HF_HUB_OFFLINE=1 is set" if offline else first,
-        fix=f"hf download {name}" + (f" --revision {revision}" if revision else "") + ", or give a local folder",
+        "the base model cannot be loaded",
+        where=base.name,
+        why=text.splitlines()[0] if text else type(error).__name__,
     )
 
 
@@ -296,7 +239,7 @@ def _put_on(base: nn.Module, adapter: AdapterFolder) -> nn.Module:
     from safetensors import safe_open
 
     try:
-        model: nn.Module = PeftModel.from_pretrained(base, str(adapter.path), is_trainable=False)  # type: ignore[arg-type]
+        model: nn.Module = PeftModel.from_pretrained(base, str(adapter.path), is_trainable=False)
     except Exception as error:
         raise AdapterError(
             "PEFT cannot put this adapter on the base model",
@@ -309,7 +252,11 @@ def _put_on(base: nn.Module, adapter: AdapterFolder) -> nn.Module:
         for name in adapter.sites:
             site = loaded.get(name)
             if site is None:
-                continue  # reported by describe_unattributed
+                raise AdapterError(
+                    "PEFT put no linear LoRA module here",
+                    where=f"base_model.model.{name}",
+                    why="only LoRA on linear modules (and GPT-2's Conv1D) can be explained",
+                )
             # PEFT warns about keys that it could not place and goes on with random ones; that would be explained in earnest.
             wanted = file.get_tensor(f"base_model.model.{name}.lora_B.weight")
             have = site.lora_b.weight.detach().cpu()

@@ -1,4 +1,4 @@
-"""The places where a LoRA adapter acts, in the order in which the model defines them."""
+"""The places where a LoRA adapter acts, sorted by their path in the model."""
 
 from __future__ import annotations
 
@@ -52,6 +52,6 @@ def find_sites(model: nn.Module, adapter_name: str = "default") -> tuple[Site, .
         if not (isinstance(a, nn.Linear) and isinstance(b, nn.Linear)) or id(a) in seen:
             continue
         seen.add(id(a))
-        scaling = float(module.scaling[adapter_name])  # type: ignore[index, operator]
+        scaling = float(module.scaling[adapter_name])
         sites.append(Site(name.removeprefix("base_model.model."), a, b, scaling))
-    return tuple(sites)
+    return tuple(sorted(sites, key=lambda site: site.name))

@@ -216,8 +216,8 @@ def _rows(a: Attributed, findings: Sequence[Finding]) -> list[RowScore]:
     having: dict[int, list[str]] = {}
     for finding in findings:
         if finding.row_level and not finding.of_eval:
-            for row in finding.rows:
-                having.setdefault(row, []).append(finding.id)
+            for number in finding.rows:
+                having.setdefault(number, []).append(finding.id)
     names = a.grouping.group_of(len(a.rows))
     out = []
     for index in order:

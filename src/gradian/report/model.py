@@ -15,7 +15,26 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from gradian.attribute.cause import Cause, Confidence
 from gradian.audit.finding import Finding
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "Agreement",
+    "ArmCounts",
+    "Cause",
+    "Confidence",
+    "Evaluation",
+    "Group",
+    "GroupFinding",
+    "ItemResult",
+    "Outcome",
+    "Provenance",
+    "Report",
+    "RowScore",
+    "Timings",
+    "Verdict",
+]
 
 SCHEMA_VERSION = 1
 
@@ -31,26 +50,6 @@ class Outcome(str, Enum):
     EQUIVALENT = "equivalent"
     INCONCLUSIVE = "inconclusive"
     NO_TARGET = "no_target"
-
-
-class Cause(str, Enum):
-    """Where the regression comes from."""
-
-    MECHANICAL = "mechanical"
-    CONTENT = "content"
-    SETUP = "setup"
-    DIFFUSE = "diffuse"
-    BASE_MODEL = "base_model"
-    NONE = "none"
-
-
-class Confidence(str, Enum):
-    """How sure the verdict is of its cause."""
-
-    HIGH = "high"
-    MEDIUM = "medium"
-    LOW = "low"
-    NONE = "none"
 
 
 class Verdict(_Frozen):
@@ -243,8 +242,15 @@ class Provenance(_Frozen):
     seeds: dict[str, int] = Field(default_factory=dict)
 
 
+class Timings(_Frozen):
+    """How long this run took: `seconds` by stage, and `reused`, what was found on disk instead of computed."""
+
+    seconds: dict[str, float] = Field(default_factory=dict)
+    reused: tuple[str, ...] = ()
+
+
 class Report(_Frozen):
-    """A whole report. `timings` (seconds) and nothing else differs between two runs on the same inputs."""
+    """A whole report. `timings` and nothing else differs between two runs on the same inputs."""
 
     schema_version: int = SCHEMA_VERSION
     title: str
@@ -260,5 +266,4 @@ class Report(_Frozen):
     next_steps: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()
     provenance: Provenance = Provenance()
-    timings: dict[str, float] = Field(default_factory=dict)
-    reused: tuple[str, ...] = ()
+    timings: Timings = Timings()

@@ -174,14 +174,14 @@ def provenance_section(report: Report) -> Section:
     lists = (
         ("Left out", (*provenance.rows_left_out, *provenance.not_attributed)),
         ("Assumed (no file of the run says it)", provenance.profile_assumed),
-        ("Read from an earlier run", report.reused),
+        ("Read from an earlier run", report.timings.reused),
     )
     blocks += [Bullets(heading, entries, compact=True) for heading, entries in lists if entries]
     tables = (
         ("Configuration", tuple(Fact(name, _value(value)) for name, value in provenance.config.items())),
         ("Versions", tuple(Fact(name, version) for name, version in provenance.versions.items())),
         ("Seeds", tuple(Fact(name, str(seed)) for name, seed in provenance.seeds.items())),
-        ("Time taken", tuple(Fact(name, duration(seconds)) for name, seconds in report.timings.items())),
+        ("Time taken", tuple(Fact(name, duration(seconds)) for name, seconds in report.timings.seconds.items())),
     )
     blocks += [Facts(heading, facts, compact=True) for heading, facts in tables if facts]
     return Section("provenance", "Provenance", tuple(blocks))

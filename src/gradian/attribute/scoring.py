@@ -1,0 +1,108 @@
+"""From an index and query vectors to the scores of rows and the effects of groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradian.attribute.agreement import EngineAgreement, compare_engines
+from gradian.attribute.effects import GroupEffect, group_effects, solve_sweep
+from gradian.attribute.groups import UNCLUSTERED, Grouping
+from gradian.engines.blocks import BlockPair, Float64
+from gradian.engines.fisher import HEADLINE_DAMPING
+from gradian.engines.table import ENGINES
+from gradian.index.store import IndexStore
+
+#: The curvature-free engine that checks the main one. The cosine, so that a difference is not one of length alone.
+CHECK_ENGINE = "gradcos"
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """Scores and effects, rows by position in the index.
+
+    Attributes:
+        engine: that ranks rows. item_scores: [n, m], one column an item; scores: their mean [n].
+        group_scores: scores of the exact Fisher at the headline damping, [n].
+        effects: one for each group of the grouping, in its order.
+        agreement: against the curvature-free engine.
+    """
+
+    engine: str
+    item_scores: Float64
+    scores: Float64
+    group_scores: Float64
+    effects: tuple[GroupEffect, ...]
+    agreement: EngineAgreement
+
+
+def score_rows(
+    store: IndexStore,
+    queries: NDArray[np.float32],
+    grouping: Grouping,
+    loss_tokens: Sequence[int],
+    *,
+    engine: str,
+    seed: int,
+    permutations: int,
+) -> Scoring:
+    """Score every row with the row engine and the check engine, and judge every group with the exact Fisher.
+
+    Args:
+        queries: [m, dimension].
+        engine: name in the table of engines.
+        loss_tokens: targets of each row.
+    """
+    check = CHECK_ENGINE if engine != CHECK_ENGINE else "graddot"
+    dots = ENGINES["graddot"].score(_blocks(store, queries))
+    gram = store.array("gram")
+    if gram is None or gram.shape != (store.count, store.count):
+        gram = _gram(store)
+        store.keep_array("gram", gram)
+    solutions = solve_sweep(gram, dots)
+
+    def score(name: str) -> Float64:
+        if name == "graddot":
+            return dots
+        if name == "fisher":
+            from gradian.engines.fisher import solve
+
+            return solve(gram, dots, HEADLINE_DAMPING).scores
+        return ENGINES[name].score(_blocks(store, queries))
+
+    item_scores = score(engine)
+    means = item_scores.mean(axis=1)
+    members = [group.rows for group in grouping.groups]
+    judged = [group.id != UNCLUSTERED for group in grouping.groups]
+    effects = group_effects(
+        item_scores, solutions, members, judged, np.random.default_rng(seed), permutations=permutations
+    )
+    agreement = compare_engines(
+        (engine, means),
+        (check, score(check).mean(axis=1)),
+        [rows for rows, is_group in zip(members, judged, strict=True) if is_group],
+        loss_tokens,
+    )
+    return Scoring(
+        engine=engine,
+        item_scores=item_scores,
+        scores=means,
+        group_scores=solutions[HEADLINE_DAMPING].scores[:, 0],
+        effects=tuple(effects),
+        agreement=agreement,
+    )
+
+
+def _blocks(store: IndexStore, queries: NDArray[np.float32]) -> Iterator[BlockPair]:
+    for block, rows in zip(store.layout.blocks, store.blocks(), strict=True):
+        yield BlockPair(rows, queries[:, block.offset : block.stop])
+
+
+def _gram(store: IndexStore) -> Float64:
+    from gradian.engines.fisher import gram
+
+    nothing = np.zeros((0, store.layout.dimension), dtype=np.float32)
+    return gram(_blocks(store, nothing))

@@ -1,0 +1,100 @@
+"""`evaluate`: did the capability get worse, on which items, beyond noise? Asked twice, answered from disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gradian.config import Config, EvaluateSettings, require
+from gradian.errors import GradianError
+from gradian.evaluate.items import read_items
+from gradian.evaluate.metrics import get_metric
+from gradian.evaluate.result import EvaluationResult
+from gradian.verbs.fine_tune import FineTune
+from gradian.verbs.listener import Listener, Silent
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """An evaluation, its id, and whether it was found on disk."""
+
+    result: EvaluationResult
+    evaluation_id: str
+    reused: bool
+
+
+def evaluate(
+    settings: EvaluateSettings | Config, listener: Listener | None = None, fine_tune: FineTune | None = None
+) -> Evaluated:
+    """Measure base against tuned.
+
+    Raises:
+        GradianError: a setting is missing or wrong, an input cannot be used.
+    """
+    listener = listener or Silent()
+    require(settings, "eval_dataset")
+    assert settings.eval_dataset is not None, "checked by require"
+    metric = get_metric(settings.metric, **settings.metric_options)
+    evalset = read_items(settings.eval_dataset)
+    fine_tune = fine_tune or FineTune(settings, listener)
+    identity = {
+        "arms": fine_tune.arms_id,
+        "eval": evalset.sha256,
+        "metric": settings.metric,
+        "options": settings.metric_options,
+        **{
+            key: getattr(settings, key)
+            for key in (
+                "max_new_tokens",
+                "eval_batch_size",
+                "limit",
+                "equivalence_margin",
+                "resamples",
+                "seed",
+            )
+        },
+    }
+    evaluation_id = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    folder = fine_tune.state / "evaluations"
+    kept = folder / f"{evaluation_id}.json"
+    # A user's own metric is a file that may have changed since: it is always asked again, on the kept answers.
+    found = _kept(kept) if ":" not in settings.metric else None
+    if found is not None:
+        return Evaluated(found.model_copy(update={"eval_dataset": evalset.path}), evaluation_id, True)
+    from gradian.evaluate.run import evaluate_arms
+
+    result = evaluate_arms(
+        fine_tune.loaded,
+        evalset,
+        metric,
+        max_new_tokens=settings.max_new_tokens,
+        batch_size=settings.eval_batch_size,
+        limit=settings.limit,
+        seed=settings.seed,
+        resamples=settings.resamples,
+        margin=settings.equivalence_margin,
+        cache_path=_answers(folder, fine_tune, evalset.sha256, settings),
+        arms_id=fine_tune.arms_id,
+        progress=listener.progress,
+    )
+    result.save(kept)
+    return Evaluated(result, evaluation_id, False)
+
+
+def _answers(folder: Path, fine_tune: FineTune, eval_sha256: str, settings: Any) -> Path:
+    name = json.dumps(
+        [fine_tune.arms_id, eval_sha256, settings.max_new_tokens, settings.eval_batch_size, settings.limit]
+    )
+    return folder / f"answers-{hashlib.sha256(name.encode()).hexdigest()[:16]}.jsonl"
+
+
+def _kept(path: Path) -> EvaluationResult | None:
+    if not path.is_file():
+        return None
+    try:
+        return EvaluationResult.load(path)
+    except GradianError:
+        return None  # damaged or of another version: made anew

@@ -1,0 +1,159 @@
+"""`index`: every training row's gradient, once; `load_index`: what lies there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradian.config import BuildIndexSettings, Config, require
+from gradian.errors import IndexStoreError
+from gradian.rows.training_set import TrainingSet, read_training_set
+from gradian.verbs.fine_tune import FineTune
+from gradian.verbs.listener import Listener, Silent
+from gradian.version import __version__
+
+if TYPE_CHECKING:
+    from gradian.gradients.capture import GradientCapture
+    from gradian.gradients.layout import Layout
+    from gradian.index.store import IndexStore
+
+
+@dataclass(frozen=True)
+class Index:
+    """A complete gradient index.
+
+    Attributes:
+        folder: where it lies. store: to read vectors from. manifest: what it says about itself.
+        computed, copied, found: rows computed by this call, copied from another index, found there.
+    """
+
+    folder: Path
+    store: IndexStore
+    manifest: dict[str, Any]
+    computed: int = 0
+    copied: int = 0
+    found: int = 0
+
+    @property
+    def index_id(self) -> str:
+        return str(self.manifest["index_id"])
+
+
+def build_index(
+    settings: BuildIndexSettings | Config,
+    listener: Listener | None = None,
+    fine_tune: FineTune | None = None,
+    training_set: TrainingSet | None = None,
+) -> Index:
+    """Build the index of a dataset, finish it, or find it finished.
+
+    Raises:
+        GradianError: a setting is missing or wrong, an input cannot be used, no space.
+    """
+    from gradian.index.build import TOKENS_PER_BATCH, build, size_up
+    from gradian.index.identity import GradientSpec, Identity, computing_versions, row_hash, rows_digest
+    from gradian.index.store import RowEntry
+
+    listener = listener or Silent()
+    require(settings, "dataset")
+    assert settings.dataset is not None, "checked by require"
+    fine_tune = fine_tune or FineTune(settings, listener)
+    rows = training_set or read_training_set(settings.dataset, fine_tune.tokenizer, fine_tune.profile)
+    sequences = as_sequences(rows)
+    layout = choose_layout(settings, fine_tune, len(sequences))
+    hashes = [row_hash(sequence) for sequence in sequences]
+    identity = Identity(
+        base_sha256=fine_tune.base_sha256,
+        adapter_sha256=fine_tune.adapter_sha256,
+        spec=GradientSpec(layout.k, layout.seed, settings.stored_dtype, fine_tune.compute[1]),
+        rows_sha256=rows_digest(hashes),
+        versions=computing_versions(),
+    )
+    root = fine_tune.state / "index"
+    if not (root / identity.index_id / "manifest.json").is_file():
+        listener.say(f"gradient index: {size_up(sequences, layout, settings.stored_dtype, root)}")
+    entries = [
+        RowEntry(row.row, row.file, row.line, row_id, len(tokens.ids), tokens.loss_tokens, row.group)
+        for row, tokens, row_id in zip(rows.rows, rows.tokens, hashes, strict=True)
+    ]
+    device = fine_tune.compute[0].partition(":")[0]
+    built = build(
+        root,
+        identity,
+        layout,
+        sequences,
+        entries,
+        capture_of(fine_tune, layout),
+        tokens_per_batch=settings.tokens_per_batch or TOKENS_PER_BATCH.get(device, 1024),
+        describe={
+            "gradian": __version__,
+            "base_model": fine_tune.base.name,
+            "adapter": str(fine_tune.adapter.path),
+            "dataset": settings.dataset,
+            "sites": len(fine_tune.adapter.sites),
+        },
+        progress=lambda done, total: listener.progress("gradients of rows (tokens)", done, total),
+        announce=listener.say,
+    )
+    return Index(
+        root / identity.index_id, built.store, built.manifest, built.computed, built.copied, built.found
+    )
+
+
+def load_index(path: str | Path) -> Index:
+    """An index from its folder, or from a folder that holds exactly one.
+
+    Raises:
+        IndexStoreError: no complete index there; the message lists what is.
+    """
+    from gradian.index.store import open_store
+
+    folder = Path(path)
+    if not folder.is_dir():
+        raise IndexStoreError("no such folder", where=str(path), fix="gradian show-index .gradian")
+    if not (folder / "manifest.json").is_file() and not (folder / "state.bin").is_file():
+        inside = folder / "index" if (folder / "index").is_dir() else folder
+        found = sorted(child for child in inside.iterdir() if (child / "manifest.json").is_file())
+        if len(found) != 1:
+            names = ", ".join(child.name for child in found) or "none"
+            raise IndexStoreError(
+                f"{len(found)} indexes here: {names}",
+                where=str(inside),
+                fix=f"gradian show-index {inside}/ID",
+            )
+        folder = found[0]
+    store, manifest = open_store(folder)
+    return Index(folder, store, manifest, found=store.count)
+
+
+def as_sequences(rows: TrainingSet) -> list[Any]:
+    """The rows as token sequences, in order."""
+    from gradian.gradients.batch import TokenSequence
+
+    return [TokenSequence(row.ids, row.loss_mask) for row in rows.tokens]
+
+
+def choose_layout(settings: Any, fine_tune: FineTune, rows: int) -> Layout:
+    """The layout that `--projection` and `--index-budget-gb` ask for."""
+    from gradian.gradients.layout import choose_projection, make_layout
+
+    shapes = fine_tune.adapter.site_shapes
+    if settings.projection == "auto":
+        width = 2 if settings.stored_dtype == "float16" else 4
+        k = choose_projection(shapes, rows, int(settings.index_budget_gb * 1e9), width)
+    else:
+        k = None if settings.projection == "exact" else int(settings.projection)
+    return make_layout(shapes, k, settings.seed)
+
+
+def capture_of(fine_tune: FineTune, layout: Layout) -> Callable[[], GradientCapture]:
+    """Hooks on the model, which is loaded when they are asked for."""
+
+    def open_capture() -> GradientCapture:
+        from gradian.gradients.capture import GradientCapture
+
+        return GradientCapture(fine_tune.loaded.model, fine_tune.loaded.sites, layout)
+
+    return open_capture
