@@ -186,6 +186,20 @@ def test_a_template_that_renders_earlier_turns_otherwise(family_tokenizer: Load)
     assert not row.boundary_mismatch
 
 
+def test_a_template_that_closes_the_last_turn_otherwise(family_tokenizer: Load) -> None:
+    """As gpt-oss: the last answer ends with one token, those before it with another."""
+    tokenizer = family_tokenizer("phi").with_template(
+        "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}"
+        "{% if not loop.last %}<|end|>{% elif m.role == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}<|end|><|assistant|>{% endif %}"
+    )
+    chat = conversation(messages=[user("a"), assistant("b"), user("c"), assistant("d")])
+    row = tokenize(chat, tokenizer, ASSUMED_PROFILE)
+    assert targets(row, tokenizer) == "b<|end|>d<|endoftext|>"
+    phi = family_tokenizer("phi")
+    assert targets(tokenize(chat, phi, ASSUMED_PROFILE), phi) == "b<|end|>d<|end|>\n<|endoftext|>"
+
+
 def test_a_generation_prompt_that_the_row_does_not_have(family_tokenizer: Load) -> None:
     tokenizer = family_tokenizer("qwen")
     turns = (Turn("user", "a"), Turn("assistant", "<think>\ny\n</think>\n\nd"))

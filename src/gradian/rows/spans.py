@@ -32,13 +32,22 @@ class AssistantSpans:
 
 
 def spans_by_prefix(
-    whole: str, turns: Sequence[Turn], render: Renderer, stop_tokens: Sequence[str]
+    whole: str,
+    turns: Sequence[Turn],
+    render: Renderer,
+    stop_tokens: Sequence[str],
+    special_tokens: Sequence[str] = (),
 ) -> AssistantSpans:
     """Spans by rendering the conversation up to and including each assistant turn.
 
     A span begins after the generation prompt and ends after what closes the turn. Where a template renders a
     turn otherwise once another follows (Qwen3 drops the reasoning of earlier turns), the turn is found by
     rendering the conversation with a stand-in for its content and comparing (as axolotl's `find_turn` does).
+
+    Args:
+        stop_tokens: tokens that close a turn, also after white space.
+        special_tokens: tokens that close a turn when they follow its text at once (gpt-oss ends the last turn
+            with one token and the others with another).
     """
     spans: list[tuple[int, int]] = []
     prompt_differs = False
@@ -53,7 +62,7 @@ def spans_by_prefix(
         if ends is not None and before is not None:
             span: tuple[int, int] | None = (common_prefix(before, ends), len(ends))
         else:
-            span = _span_by_stand_in(whole, turns, index, render, stop_tokens)
+            span = _span_by_stand_in(whole, turns, index, render, stop_tokens, special_tokens)
             if span is not None and begins is not None:
                 span = (min(len(begins), span[0]), span[1])
         if span is not None and span[0] < span[1] and (not spans or span[0] >= spans[-1][1]):
@@ -62,7 +71,12 @@ def spans_by_prefix(
 
 
 def _span_by_stand_in(
-    whole: str, turns: Sequence[Turn], index: int, render: Renderer, stop_tokens: Sequence[str]
+    whole: str,
+    turns: Sequence[Turn],
+    index: int,
+    render: Renderer,
+    stop_tokens: Sequence[str],
+    special_tokens: Sequence[str],
 ) -> tuple[int, int] | None:
     """Where turn `index` lies in the text; None when the template does not render its content."""
     stand_in = replace(turns[index], content=_STAND_IN, extra={}, has_content=True)
@@ -77,7 +91,8 @@ def _span_by_stand_in(
     for token in stop_tokens:
         if rest.startswith(token, closing):
             return start, end + closing + len(token)
-    return start, end
+    closed_by = max((token for token in special_tokens if rest.startswith(token)), key=len, default="")
+    return start, end + len(closed_by)
 
 
 def _rendered_or_none(render: Renderer, turns: Sequence[Turn], generation_prompt: bool) -> str | None:

@@ -124,10 +124,10 @@ def _plan(conversation: Conversation, tokenizer: Tokenizer, profile: TrainerProf
         )
         wanted = profile.loss_on == "assistant" or profile.overflow == "truncate_proportional"
         if wanted and not one_answer:  # else the completion is the only answer, and the prompt's ids show it
-            stops = [
-                tokenizer.added_tokens[i] for i in sorted(tokenizer.stop_ids) if i in tokenizer.added_tokens
-            ]
-            spans = spans_by_prefix(text, conversation.turns, rendered, stops)
+            tokens = tokenizer.added_tokens
+            stops = [tokens[i] for i in sorted(tokenizer.stop_ids & tokens.keys())]
+            special = [tokens[i] for i in sorted(tokenizer.special_ids & tokens.keys())]
+            spans = spans_by_prefix(text, conversation.turns, rendered, stops, special)
     prompt = None
     if prompt_turns:
         prompt = rendered(conversation.turns[:prompt_turns], True)
