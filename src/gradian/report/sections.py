@@ -181,7 +181,10 @@ def provenance_section(report: Report) -> Section:
         ("Configuration", tuple(Fact(name, _value(value)) for name, value in provenance.config.items())),
         ("Versions", tuple(Fact(name, version) for name, version in provenance.versions.items())),
         ("Seeds", tuple(Fact(name, str(seed)) for name, seed in provenance.seeds.items())),
-        ("Time taken", tuple(Fact(name, duration(seconds)) for name, seconds in report.timings.seconds.items())),
+        (
+            "Time taken",
+            tuple(Fact(name, duration(seconds)) for name, seconds in report.timings.seconds.items()),
+        ),
     )
     blocks += [Facts(heading, facts, compact=True) for heading, facts in tables if facts]
     return Section("provenance", "Provenance", tuple(blocks))
