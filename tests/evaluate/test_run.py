@@ -220,6 +220,11 @@ class TestWhatUsersDoWrong:
         with pytest.raises(InputError, match=r"eval\.jsonl:2: the prompt .* do not fit"):
             run(arms, path)
 
+    def test_an_item_that_the_chat_template_refuses(self, arms: TinyArms, write_items: Write) -> None:
+        arms.tokenizer = arms.tokenizer.with_template("{{ raise_exception('no question ends so') }}")
+        with pytest.raises(InputError, match=r"eval\.jsonl:1: .*"):
+            run(arms, write_items([chat("a", "b")]))
+
     @pytest.mark.parametrize("option", ["max_new_tokens", "batch_size", "limit", "noise_items"])
     def test_numbers(self, arms: TinyArms, eval_path: Path, option: str) -> None:
         with pytest.raises(ConfigError, match=option):

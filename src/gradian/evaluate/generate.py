@@ -26,7 +26,7 @@ _MOST_LOGITS = 268_435_456
 
 def generation_config(*, max_new_tokens: int, stop_ids: Collection[int], pad_id: int) -> GenerationConfig:
     """Greedy decoding and nothing else: no sampling, no beams, no penalty, no forced or suppressed token."""
-    return GenerationConfig(  # type: ignore[no-untyped-call]
+    return GenerationConfig(
         do_sample=False,
         num_beams=1,
         max_new_tokens=max_new_tokens,
@@ -231,7 +231,7 @@ def _own_configuration(model: nn.Module) -> Iterator[None]:
     """
     holder: Any = _unwrapped(model)
     before = holder.generation_config
-    holder.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]
+    holder.generation_config = GenerationConfig()
     try:
         yield
     finally:

@@ -12,6 +12,7 @@ from gradian.evaluate.answer_cache import AnswerCache
 from gradian.evaluate.generation import Generation, Progress
 from gradian.evaluate.items import EvalItem
 from gradian.rows.items import answer_ids, prompt_ids
+from gradian.rows.template import TemplateRenderError
 from gradian.rows.tokenizer import Tokenizer
 
 Arm = Literal["base", "tuned"]
@@ -132,11 +133,12 @@ def make_plan(
     """Tokenise every item and set the limit of an answer.
 
     Raises:
-        InputError: an item has no prompt in tokens, or does not fit the model's context.
+        InputError: an item has no prompt in tokens, is refused by the chat template, or does not fit the
+            model's context.
     """
     tokenizer = loaded.tokenizer
-    prompts = [prompt_ids(item.conversation, tokenizer) for item in items]
-    wanted = [answer_ids(item.conversation, tokenizer, item.wanted) for item in items]
+    pairs = [_tokenise(item, tokenizer) for item in items]
+    prompts, wanted = [prompt for prompt, _ in pairs], [answer for _, answer in pairs]
     limit = token_limit(wanted) if max_new_tokens is None else max_new_tokens
     for item, prompt, answer in zip(items, prompts, wanted, strict=True):
         _check_length(item, len(prompt), max(limit, len(answer)), loaded.max_positions)
@@ -153,6 +155,17 @@ def make_plan(
         pad_id=next((token for token in (tokenizer.pad_token_id, *stop_ids) if token is not None), 0),
         progress=progress,
     )
+
+
+def _tokenise(item: EvalItem, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """Ids of the prompt and of the wanted answer; what the chat template refuses is named with its item."""
+    try:
+        talk = item.conversation
+        return prompt_ids(talk, tokenizer), answer_ids(talk, tokenizer, item.wanted)
+    except TemplateRenderError as error:
+        if error.where is not None:  # the template itself is broken, not this item
+            raise
+        raise InputError(error.what, where=item.where, why=error.why, fix=error.fix) from None
 
 
 def _check_length(item: EvalItem, prompt: int, answer: int, context: int | None) -> None:
