@@ -29,7 +29,8 @@ class Raised:
 
 @dataclass(frozen=True)
 class Case:
-    """One command of a case. `absent` are ids or prefixes that must not be raised, `not_above` id -> severity."""
+    """One command of a case. `absent` are ids or prefixes that must not be raised, `not_above` id ->
+    severity."""
 
     folder: str
     base: str = "../_tokenizers/chatml"
@@ -85,9 +86,18 @@ ALL = (
         "05-no-eos-unsloth-text",
         base="../_tokenizers/base-padeos",
         run="run_unsloth",
-        raised={"token.missing_eos": Raised("error", ("64 of 64", "<|endoftext|>", "tokenizer.eos_token"), count=64)},
+        raised={
+            "token.missing_eos": Raised(
+                "error", ("64 of 64", "<|endoftext|>", "tokenizer.eos_token"), count=64
+            )
+        },
     ),
-    Case("05-no-eos-unsloth-text", base="../_tokenizers/base-padeos", run="run_trl", absent=("token.missing_eos",)),
+    Case(
+        "05-no-eos-unsloth-text",
+        base="../_tokenizers/base-padeos",
+        run="run_trl",
+        absent=("token.missing_eos",),
+    ),
     Case(
         "07-assistant-loss-no-generation-markers",
         raised={"template.no_generation_markers": Raised("error", ("assistant_only_loss",))},
@@ -211,14 +221,14 @@ RANK = {"error": 0, "warning": 1, "info": 2}
 def run_case(case: Case, monkeypatch: pytest.MonkeyPatch) -> AuditResult:
     monkeypatch.chdir(CASES / case.folder)
     return diagnose(
-        AuditInputs(
-            dataset=case.dataset, run=case.run, base_model=case.base, eval_dataset=case.eval_dataset
-        )
+        AuditInputs(dataset=case.dataset, run=case.run, base_model=case.base, eval_dataset=case.eval_dataset)
     )
 
 
 def text_of(finding: Finding) -> str:
-    return "\n".join([finding.title, finding.message, finding.fix.text if finding.fix else "", str(finding.values)])
+    return "\n".join(
+        [finding.title, finding.message, finding.fix.text if finding.fix else "", str(finding.values)]
+    )
 
 
 @pytest.mark.parametrize("case", ALL, ids=lambda case: f"{case.folder[:2]}-{case.run}-{case.dataset}")

@@ -24,7 +24,7 @@ _LIST = re.compile(r"^(?:[-*•]|\d+[.)])\s")
 _TAGGED = re.compile(r"^<([A-Za-z][\w-]{0,30})>")
 #: `{` or `[` followed by what can follow in JSON: `[INST]`, `{name}` and `[1] Smith` are not JSON.
 _JSON_OBJECT = re.compile(r"""^\{\s*(?:"|'|\}|$)""")
-_JSON_ARRAY = re.compile(r'^\[\s*(?:[{\["\]]|-?\d[\d.eE+-]*\s*[,\]]|(?:true|false|null)\s*[,\]]|$)')
+_JSON_ARRAY = re.compile(r'^\[\s*(?:[{\["\]]|-?\d[\d.eE+-]*\s*(?:,|\]\s*$)|(?:true|false|null)\s*[,\]]|$)')
 
 
 def normalised(text: str) -> str:
@@ -148,13 +148,19 @@ _URL_OR_PATH = re.compile(r"(?:\w+://\S+|\S*[/@\\#=]\S*|\S*\d\S*)$")
 PROSE_WORDS = 8
 
 
+def without_stop(text: str) -> str:
+    """The text without the stop tokens that are written out at its end."""
+    # Searching the whole text for them would cost more than all other checks of a row.
+    return _SPECIAL_END.sub("", text) if text.rstrip().endswith(">") else text
+
+
 def open_form(answer: str) -> str | None:
     """How an answer stops in the middle, seen by its form; None when it does not.
 
     `JSON that does not close`, `an open code fence`, `an open bracket` or `an open quotation`. The last two
     also need an end that is no end of a sentence, since brackets in prose are not always matched.
     """
-    text = _SPECIAL_END.sub("", without_thinking(answer)).strip()
+    text = without_stop(without_thinking(answer)).strip()
     if not text:
         return None
     if text[0] in "{[`":
@@ -193,7 +199,7 @@ def ends_properly(text: str) -> bool:
 def sentence_end(answer: str) -> bool | None:
     """True when prose ends like a finished sentence, False when it does not; None for what is no prose of at
     least eight words, and for scripts that write no full stops."""
-    text = _SPECIAL_END.sub("", without_thinking(answer)).strip()
+    text = without_stop(without_thinking(answer)).strip()
     if form_of(text) != "prose" or len(text.split()) < PROSE_WORDS:
         return None
     if unicodedata.category(text[-1]) == "Lo":  # Thai and others write no full stop

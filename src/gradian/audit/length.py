@@ -81,6 +81,8 @@ def raise_limit(context: AuditContext, lengths: NDArray[np.int32], rows: Sequenc
         value = limit
         if longest > limit:
             covering = power_of_two(int(np.percentile(known, 99, method="higher")))
+            if context.profile.max_length is not None and covering <= context.profile.max_length:
+                covering = power_of_two(int(known[known <= limit].max(initial=0)))
             value = min(covering, limit)
             longer = [row for row in rows if lengths[row] > value]
             covered = int((known <= value).sum())

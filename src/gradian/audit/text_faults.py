@@ -15,12 +15,16 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 #: cp1252 leaves five bytes undefined; programs that write mojibake map them to the control characters of
 #: latin-1.
 _BYTE_OF = {bytes([code]).decode("cp1252", "ignore") or chr(code): code for code in range(0x80, 0x100)}
-_LEAD = "".join(character for character, code in _BYTE_OF.items() if 0xC2 <= code <= 0xF4)
 _TRAIL = "".join(character for character, code in _BYTE_OF.items() if 0x80 <= code <= 0xBF)
-#: UTF-8 that was read as cp1252: a lead byte's character, then one to three of continuation bytes.
-_MOJIBAKE = re.compile(f"(?:[{re.escape(_LEAD)}][{re.escape(_TRAIL)}]{{1,3}})+")
-#: What is left of a fault without one of these is too short to be sure: `Ã` and `â€` begin nearly every one.
-_MARKERS = ("Ã", "â€", "Â", "ðŸ", "Ð", "Ñ")
+_QUOTES = "“”‘’‹›«»„‚…"
+_SIGN = "".join(character for character in _TRAIL if character not in _QUOTES)
+#: UTF-8 that was read as cp1252: the character of a lead byte, then those of the continuation bytes. A single
+#: pair also occurs in real text (`«CAFÉ»`), so that leads of scripts that are written in words need two in a
+#: row, and a closing quotation mark only counts before a letter.
+_MOJIBAKE = re.compile(
+    f"[ÃÂÄÅ][{re.escape(_SIGN)}]|[ÃÂÄÅ][{_QUOTES}](?=[^\\W\\d_])|(?:[Ð-ß][{re.escape(_TRAIL)}]){{2,}}"
+    f"|â[{re.escape(_TRAIL)}]{{2}}|(?:[à-ï][{re.escape(_TRAIL)}]{{2}}){{2,}}|ð[{re.escape(_TRAIL)}]{{3}}"
+)
 
 REFUSALS = (
     "as an ai language model",
@@ -77,9 +81,9 @@ def repaired(text: str) -> str | None:
     Only runs that decode are changed, so that French, Portuguese and Vietnamese words stay as they are; code
     in fences is left alone.
     """
-    if text.isascii() or not any(marker in text for marker in _MARKERS):
+    if text.isascii() or not _MOJIBAKE.search(text):
         return None
-    if not any(marker in _FENCED.sub("", text) for marker in _MARKERS):
+    if "```" in text and not _MOJIBAKE.search(_FENCED.sub("", text)):
         return None
     changed = _MOJIBAKE.sub(lambda found: _decoded(found.group()), text)
     return changed if changed != text else None
