@@ -261,8 +261,8 @@ class _RunReader:
             self.problems += problems
             if events is not None:
                 self.artefacts.update(events.files)
-                self.builder.add(events.files[0], events.arguments)
-                self._note_arguments(events.files[0], events.arguments)
+                self.builder.add(events.files[-1], events.arguments)
+                self._note_arguments(events.files[-1], events.arguments)
                 return events
         return None
 

@@ -49,6 +49,7 @@ class LogHistory:
         should_training_stop: False when the state was saved in mid-run; None when not recorded.
         restarts: steps at which the log goes back to an earlier step (a resumed run).
         repeated: lines that a later line of the same step replaced.
+        complete: False for a source that holds the last values only (a W&B summary).
         kind: `rl` and `preference` runs log losses that the rules for supervised tuning do not fit.
     """
 
@@ -70,6 +71,7 @@ class LogHistory:
     should_training_stop: bool | None = None
     restarts: tuple[int, ...] = ()
     repeated: int = 0
+    complete: bool = True
     kind: Literal["sft", "preference", "rl"] = "sft"
 
     def series(self, name: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -85,6 +87,16 @@ class LogHistory:
         timing = ("_runtime", "_per_second")
         names = {name for point in self.evals for name in point.values}
         return tuple(sorted(name for name in names if not name.endswith(timing)))
+
+
+def epoch_ends(logs: LogHistory) -> list[float]:
+    """Steps at which epochs end, from the logged epochs; the last epoch's end is not a boundary."""
+    pairs = [(point.step, point.epoch) for point in logs.train if point.epoch and point.step]
+    if not pairs:
+        return []
+    per_epoch = float(np.median([step / epoch for step, epoch in pairs if epoch]))
+    last = pairs[-1][1] or 0
+    return [number * per_epoch for number in range(1, math.ceil(last - 1e-3))]
 
 
 def number(value: Any) -> float | None:

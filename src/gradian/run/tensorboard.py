@@ -44,7 +44,8 @@ class EventLog:
     Attributes:
         files: the files that were read, relative to the run folder, sorted.
         history: the log; None without a scalar of the trainer's.
-        arguments: the training arguments as JSON has them; empty when they were not logged.
+        arguments: the training arguments as JSON has them (of the last file that has them); empty when they were
+            not logged.
     """
 
     files: tuple[str, ...]
@@ -198,7 +199,7 @@ def _decode_value(message: bytes, step: int, scalars: list[Scalar], texts: dict[
                 elif inner in (4, 5) and inner_wire == 2 and len(content) == 4:
                     scalar = struct.unpack("<f", content)[0]
     if text is not None:
-        texts.setdefault(tag, text)
+        texts[tag] = text  # a resumed run logs its arguments again: the last ones hold
     elif scalar is not None:
         scalars.append(Scalar(tag, step, scalar))
 

@@ -95,4 +95,5 @@ def _summary_history(summary: Mapping[str, Any], file: str) -> LogHistory | None
         evals=(LogPoint(step, epoch, evals),) if evals else (),
         global_step=step or None,
         epoch=epoch,
+        complete=False,
     )

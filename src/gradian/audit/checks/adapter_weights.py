@@ -63,7 +63,7 @@ def missing(context: AuditContext) -> Iterator[Observation]:
     yield Observation(
         title=f"{inside(adapter.name, 'adapter_config.json')} has no weights beside it",
         locations=(inside(adapter.name, "adapter_config.json"),),
-        fix=Fix(text=f"copy {WEIGHTS_NAME} into {adapter.path}"),
+        fix=Fix(text=f"copy {inside(adapter.name, WEIGHTS_NAME)} from where it was trained"),
     )
 
 

@@ -201,6 +201,8 @@ steps by default, which hides all of a short run.
 )
 def too_sparse(context: AuditContext) -> Iterator[Observation]:
     run, logs = _run_log(context)
+    if not logs.complete:
+        raise NotApplicableError("only the last values of the log were found")
     _, losses = logs.series("loss")
     limit = context.threshold("logs.too_sparse.points")
     steps = logs.global_step or logs.max_steps

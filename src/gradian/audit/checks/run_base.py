@@ -70,7 +70,8 @@ def base_model_mismatch(context: AuditContext) -> Iterator[Observation]:
             title=f"the run was trained on {named or 'another model'}, not on {given}: the vocabularies differ",
             message=(
                 f"{own.vocab_size:,} against {base.vocab_size:,} tokens; the first difference is id "
-                f"{difference.token_id}: {difference.run_token!r} in the run, {difference.base_token!r} in the base model."
+                f"{difference.token_id}: {difference.run_token!r} in the run, {difference.base_token!r} in the "
+                "base model."
             ),
             values={
                 "adapter_base": named, "base_model": given, "run_vocabulary": own.vocab_size,
