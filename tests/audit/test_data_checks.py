@@ -110,9 +110,11 @@ def test_a_fix_beyond_the_model_covers_most_rows_and_names_the_rest(tmp_path: Pa
     rows = [*sound_rows(300), long_pair(1500), long_pair(6000)]
     found = finding(audited(tmp_path, rows, profile=TRL_256), "data.truncated_completion")
     assert found.fix is not None
-    assert found.fix.to == 256  # covers 99 % of the rows already
+    assert (
+        found.fix.to == 2048
+    )  # 256 covers 99 % of the rows already; the longest row that fits has 1,511 tokens
     assert "the model's limit is 4,096" in found.fix.text
-    assert "split rows 300, 301" in found.fix.text
+    assert "split row 301" in found.fix.text
     assert not found.fix.safe
 
 
@@ -126,7 +128,6 @@ def test_nothing_is_cut_without_a_limit_or_with_splitting_packing(tmp_path: Path
 def test_a_line_break_after_the_stop_token_is_no_loss(tmp_path: Path) -> None:
     """ChatML ends a row with a line break after `<|im_end|>`: cutting only that loses nothing."""
     row = chat("Is the harbour open?", "It is.")
-    full = len("<|im_start|>") * 0 + 1
     whole = audited(tmp_path, [row] * 2, profile=replace(TRL, loss_on="everything"))
     full = whole.facts["dataset"]["tokens"]["longest"]
     at = {

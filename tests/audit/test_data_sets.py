@@ -225,10 +225,9 @@ def test_an_open_fence_in_one_of_many_rows(tmp_path: Path) -> None:
 def test_prose_cut_at_a_field_width(tmp_path: Path) -> None:
     rows = sound_rows(200)
     for index in (10, 50, 90, 130):
-        rows[index] = pair(
-            f"Tell me about gate {index}, please?",
-            (rows[index]["completion"] + " It was built long ago by")[:80],
-        )
+        name = "abcdefghijklmnop"[index // 10] * 5
+        text = f" The gate called {name} was built by the people of the old town, who were proud of it."
+        rows[index] = pair(f"Tell me about gate {index}, please?", text[:80])
     found = finding(audited(tmp_path, rows), "data.unfinished_completion")
     assert found.rows == (10, 50, 90, 130)
     assert found.severity.value == "warning"

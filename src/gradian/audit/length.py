@@ -63,8 +63,8 @@ def raise_limit(context: AuditContext, lengths: NDArray[np.int32], rows: Sequenc
     """The change of the length limit that keeps these rows whole.
 
     The value is the smallest power of two that covers the longest row. When the model's own limit is below
-    it, the value covers 99 % of all rows as far as the model allows, and the rows beyond it are named for
-    splitting.
+    it, the value covers 99 % of all rows as far as the model allows (every row that fits the model, where the
+    old value does that already), and the rows beyond it are named for splitting.
 
     Args:
         lengths: tokens of every row of the data set before the cut, int32 `[rows]`; negative where unknown.
