@@ -241,11 +241,10 @@ def test_reasoning_templates(tmp_path: Path) -> None:
 
 
 def test_a_generation_prompt_that_the_rows_do_not_begin_with(tmp_path: Path) -> None:
-    opens = with_template(
-        CHATML.replace(
-            "<|im_start|>assistant\\n' }}{% endif %}", "<|im_start|>assistant\\n<think>\\n' }}{% endif %}"
-        )
-    )
+    plain, opening = "assistant\\n' }}{% endif %}", "assistant\\n<think>\\n' }}{% endif %}"
+    opens = with_template(CHATML.replace(plain, opening))
+    assert opens.template is not None
+    assert "<think>" in opens.template.source
     data = [
         {
             "prompt": [{"role": "user", "content": f"Q{i}?"}],
