@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gradian.attribute.groups import Grouping
-from gradian.attribute.join import SharedFinding
-from gradian.attribute.scoring import Scoring
-from gradian.attribute.verdict import JudgedGroup, Judgement
+from gradian.attribution.groups import Grouping
+from gradian.attribution.join import SharedFinding
+from gradian.attribution.scoring import Scoring
+from gradian.attribution.verdict import JudgedGroup, Judgement
 from gradian.audit.finding import Finding
 from gradian.evaluate.result import Counts, EvaluationResult, ItemEvaluation
 from gradian.report.model import (

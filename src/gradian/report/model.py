@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gradian.attribute.cause import Cause, Confidence
+from gradian.attribution.cause import Cause, Confidence
 from gradian.audit.finding import Finding
 
 __all__ = [

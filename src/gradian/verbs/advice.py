@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from gradian.attribute.cause import Cause
-from gradian.attribute.verdict import Judgement
+
+from gradian.attribution.cause import Cause
+from gradian.attribution.verdict import Judgement
 from gradian.config import Config
 from gradian.evaluate.result import EvaluationResult
 from gradian.report.build import Attributed

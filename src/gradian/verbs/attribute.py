@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gradian.attribute.accuse import accuse
-from gradian.attribute.groups import group_rows, text_of
-from gradian.attribute.join import findings_shared_by
-from gradian.attribute.verdict import Evidence, JudgedGroup, judge
+from gradian.attribution.accuse import accuse
+from gradian.attribution.groups import group_rows, text_of
+from gradian.attribution.join import findings_shared_by
+from gradian.attribution.verdict import Evidence, JudgedGroup, judge
 from gradian.audit.context import AuditInputs
 from gradian.audit.finding import Finding, Severity
 from gradian.audit.runner import run_audit
@@ -147,13 +147,13 @@ def _no_target(rows: TrainingSet) -> Finding:
 
 
 def _chosen(settings: Config, result: EvaluationResult) -> list[ItemEvaluation]:
-    from gradian.attribute.queries import choose_items
+    from gradian.attribution.queries import choose_items
 
     return choose_items(result, settings.max_queries, settings.seed)
 
 
 def _contrasts(chosen: Sequence[ItemEvaluation], rows: TrainingSet, fine_tune: FineTune) -> list[Contrast]:
-    from gradian.attribute.queries import contrast_of
+    from gradian.attribution.queries import contrast_of
     from gradian.gradients.query import Contrast
 
     if chosen:
@@ -178,8 +178,8 @@ def _attribute(
     contrasts: Sequence[Contrast],
     diary: _Diary,
 ) -> tuple[Index, Attributed]:
-    from gradian.attribute.queries import query_vectors
-    from gradian.attribute.scoring import score_rows
+    from gradian.attribution.queries import query_vectors
+    from gradian.attribution.scoring import score_rows
     from gradian.index.build import TOKENS_PER_BATCH
 
     with diary.stage("index"):

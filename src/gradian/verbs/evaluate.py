@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradian.config import Config, EvaluateSettings, require
 from gradian.errors import GradianError
@@ -15,6 +15,9 @@ from gradian.evaluate.metrics import get_metric
 from gradian.evaluate.result import EvaluationResult
 from gradian.verbs.fine_tune import FineTune
 from gradian.verbs.listener import Listener, Silent
+
+if TYPE_CHECKING:
+    from gradian.report.model import Report
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,40 @@ def evaluate(
     )
     result.save(kept)
     return Evaluated(result, evaluation_id, False)
+
+
+def report_of(settings: EvaluateSettings, evaluated: Evaluated) -> Report:
+    """The evaluation as a report, without any attribution."""
+    from gradian.attribution.verdict import Evidence, judge_outcome
+    from gradian.report.build import ReportParts, build_report
+    from gradian.report.model import Provenance
+    from gradian.verbs.provenance import versions
+
+    result = evaluated.result
+    return build_report(
+        ReportParts(
+            title=f"{settings.capability}: evaluation",
+            judgement=judge_outcome(Evidence(settings.capability, result.comparison)),
+            capability=settings.capability,
+            evaluation=result,
+            limits=(
+                f"PARTIAL: only the first {result.comparison.items} of {result.items_in_file} items (--limit)",
+            )
+            if result.partial
+            else (),
+            provenance=Provenance(
+                evaluation_id=evaluated.evaluation_id,
+                base_model=settings.base_model,
+                revision=settings.revision,
+                adapter=settings.adapter or settings.run,
+                eval_dataset_sha256=result.eval_sha256,
+                config=settings.model_dump(mode="json"),
+                versions=versions(),
+                seeds={"seed": settings.seed},
+            ),
+            reused=("both arms were generated and scored before",) if evaluated.reused else (),
+        )
+    )
 
 
 def _answers(folder: Path, fine_tune: FineTune, eval_sha256: str, settings: Any) -> Path:

@@ -128,6 +128,30 @@ def load_index(path: str | Path) -> Index:
     return Index(folder, store, manifest, found=store.count)
 
 
+def summary_of(folder: str, manifest: dict[str, Any], counts: dict[str, int]) -> list[tuple[str, str]]:
+    """An index in a few lines: name and value."""
+    from gradian.index.build import format_bytes
+
+    spec, layout = manifest["identity"]["spec"], manifest["layout"]
+    blocks = layout["blocks"]
+    dimension = sum(entry[4] * (entry[2] if entry[1] == "A" else entry[3]) for entry in blocks)
+    how = "exact" if layout["k"] is None else f"projected to {layout['k']}"
+    lines = [
+        ("index", f"{manifest['index_id']} in {folder}"),
+        ("base model", str(manifest["base_model"])),
+        ("adapter", f"{manifest['adapter']} ({manifest['sites']} LoRA sites)"),
+        ("dataset", f"{manifest['dataset']}: {manifest['rows']:,} rows, {manifest['tokens']:,} tokens"),
+        (
+            "vectors",
+            f"{dimension:,} values a row, {how}, {spec['stored_dtype']}: {format_bytes(manifest['vector_bytes'])}",
+        ),
+        ("built", f"in {manifest['timings']['build_seconds']:.1f} s by gradian {manifest['gradian']}"),
+    ]
+    if counts:
+        lines.append(("rows", ", ".join(f"{number:,} {name}" for name, number in counts.items())))
+    return lines
+
+
 def as_sequences(rows: TrainingSet) -> list[Any]:
     """The rows as token sequences, in order."""
     from gradian.gradients.batch import TokenSequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
-from gradian.attribute.scoring import CHECK_ENGINE
+from gradian.attribution.scoring import CHECK_ENGINE
 from gradian.config import Config
 from gradian.engines.fisher import HEADLINE_DAMPING
 from gradian.evaluate.result import EvaluationResult

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradian.attribute.labels import label_groups
+from gradian.attribution.labels import label_groups
 from gradian.rows.row import Conversation
 
 UNCLUSTERED = "unclustered"

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gradian.attribute.accuse import Accusation
-from gradian.attribute.agreement import EngineAgreement
-from gradian.attribute.cause import Cause, Confidence
-from gradian.attribute.effects import GroupEffect
-from gradian.attribute.groups import RowGroup
-from gradian.attribute.join import SharedFinding
+from gradian.attribution.accuse import Accusation
+from gradian.attribution.agreement import EngineAgreement
+from gradian.attribution.cause import Cause, Confidence
+from gradian.attribution.effects import GroupEffect
+from gradian.attribution.groups import RowGroup
+from gradian.attribution.join import SharedFinding
 from gradian.audit.finding import Finding, Severity
 from gradian.evaluate.comparison import Comparison
 
@@ -96,6 +96,22 @@ def judge(evidence: Evidence) -> Judgement:
     )
     text = " ".join([stamp + opening, *sentences, *(_as_sentence(fix) for fix in fixes[:1])])
     return Judgement(cause, confidence, text, reasons, fixes, accused)
+
+
+def judge_outcome(evidence: Evidence) -> Judgement:
+    """The verdict of an evaluation alone: what was lost, not why."""
+    comparison = evidence.comparison
+    assert comparison is not None, "an evaluation has a comparison"
+    opening = _opening(evidence.capability, comparison)
+    if comparison.outcome == "regression":
+        return Judgement(
+            Cause.NONE,
+            Confidence.NONE,
+            f"{opening} What caused it was not asked.",
+            fixes=("gradian attribute with the same flags and --dataset says what caused it",),
+        )
+    fixes = _needed_items(comparison)
+    return Judgement(Cause.NONE, Confidence.NONE, f"{opening} {_not_diagnosed(comparison)}", fixes=fixes)
 
 
 def _opening(capability: str, c: Comparison) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradian.attribute.effects import negative_shares, spearman
+from gradian.attribution.effects import negative_shares, spearman
 from gradian.engines.blocks import Float64
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gradian.attribute.effects import GroupEffect
+from gradian.attribution.effects import GroupEffect
 
 #: Largest family-wise p-value of an accused group.
 LARGEST_P = 0.05

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gradian.attribute.agreement import EngineAgreement, compare_engines
-from gradian.attribute.effects import GroupEffect, group_effects, solve_sweep
-from gradian.attribute.groups import UNCLUSTERED, Grouping
+from gradian.attribution.agreement import EngineAgreement, compare_engines
+from gradian.attribution.effects import GroupEffect, group_effects, solve_sweep
+from gradian.attribution.groups import UNCLUSTERED, Grouping
 from gradian.engines.blocks import BlockPair, Float64
 from gradian.engines.fisher import HEADLINE_DAMPING
 from gradian.engines.table import ENGINES

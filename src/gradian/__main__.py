@@ -1,0 +1,7 @@
+"""`python -m gradian`."""
+
+import sys
+
+from gradian.cli import main
+
+sys.exit(main())
