@@ -183,6 +183,21 @@ class TestNumeric:
             get_metric("numeric", tolerance=tolerance)
 
 
+class TestJsonFields:
+    def test_the_case_of_values_matters_only_on_request(self) -> None:
+        said, wanted = '{"job": "Pilot", "tags": ["A", 1]}', '{"job": "pilot", "tags": ["a", 1]}'
+        assert get_metric("json_fields")(said, wanted).value == 1
+        assert get_metric("json_fields", ignore_case=False)(said, wanted).value == 0.25
+        assert get_metric("exact")(said, wanted).value == 0
+
+    def test_the_case_of_keys_always_matters(self) -> None:
+        assert get_metric("json_fields")('{"Job": "pilot"}', '{"job": "pilot"}').value == 0
+
+    def test_bad_option(self) -> None:
+        with pytest.raises(ConfigError, match="ignore_case"):
+            get_metric("json_fields", ignore_case="yes")
+
+
 class TestNames:
     @pytest.mark.parametrize(
         ("typo", "near"), [("exat", "exact"), ("json-fields", "json_fields"), ("ROUGE_L", "rouge_l")]

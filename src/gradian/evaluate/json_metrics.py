@@ -13,33 +13,46 @@ from gradian.evaluate.extract import first_json
 from gradian.evaluate.score import Compare, Score
 
 
-def json_equal(left: Any, right: Any) -> bool:
-    """Equality of two JSON values: key order does not matter, `1` equals `1.0`, and `true` is no number."""
+def json_equal(left: Any, right: Any, *, ignore_case: bool = False) -> bool:
+    """Equality of two JSON values: key order does not matter, `1` equals `1.0`, and `true` is no number.
+
+    Args:
+        ignore_case: the case of text values (not of keys) does not matter.
+    """
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(json_equal(left[key], right[key]) for key in left)
+        return left.keys() == right.keys() and all(
+            json_equal(left[key], right[key], ignore_case=ignore_case) for key in left
+        )
     if isinstance(left, list) and isinstance(right, list):
-        return len(left) == len(right) and all(json_equal(a, b) for a, b in zip(left, right, strict=True))
+        return len(left) == len(right) and all(
+            json_equal(a, b, ignore_case=ignore_case) for a, b in zip(left, right, strict=True)
+        )
     if isinstance(left, (int, float)) and isinstance(right, (int, float)):
         return left == right
+    if ignore_case and isinstance(left, str) and isinstance(right, str):
+        return left.casefold() == right.casefold()
     return type(left) is type(right) and bool(left == right)
 
 
-def field_share(said: Any, wanted: Any) -> float:
+def field_share(said: Any, wanted: Any, *, ignore_case: bool = False) -> float:
     """The share of the wanted value's fields that `said` has right, in [0, 1].
 
     A field that holds an object or a list counts by its own share. Keys that were not wanted cost nothing;
     elements of a list that were not wanted do, since they move the others. An empty object or list is right
-    only when it is empty in `said` too.
+    only when it is empty in `said` too. `ignore_case` as in `json_equal`.
     """
     if isinstance(wanted, dict) and isinstance(said, dict) and wanted:
-        shares = [field_share(said[key], wanted[key]) if key in said else 0.0 for key in wanted]
+        shares = [
+            field_share(said[key], wanted[key], ignore_case=ignore_case) if key in said else 0.0
+            for key in wanted
+        ]
         return sum(shares) / len(wanted)
     if isinstance(wanted, list) and isinstance(said, list) and wanted:
-        shares = [field_share(a, b) for a, b in zip(said, wanted, strict=False)]
+        shares = [field_share(a, b, ignore_case=ignore_case) for a, b in zip(said, wanted, strict=False)]
         return sum(shares) / max(len(wanted), len(said))
-    return 1.0 if json_equal(said, wanted) else 0.0
+    return 1.0 if json_equal(said, wanted, ignore_case=ignore_case) else 0.0
 
 
 def no_json_wanted(wanted: str) -> str | None:
@@ -66,16 +79,31 @@ def json_valid(said: str, wanted: str, item: Mapping[str, Any]) -> Score:
     return _judge(said, lambda value: (1.0, "valid JSON"))
 
 
-def json_fields(said: str, wanted: str, item: Mapping[str, Any]) -> Score:
-    """The share of the wanted object's fields that are right."""
-    target = first_json(wanted)
-    assert target is not None, "wanted answers are checked by no_json_wanted before anything is scored"
+def json_fields(ignore_case: object = True) -> Compare:
+    """A comparison that scores the share of the wanted object's fields that are right.
 
-    def judge(value: Any) -> tuple[float, str]:
-        share = field_share(value, target.value)
-        return share, "all fields are right" if share == 1.0 else f"{share:.0%} of the fields are right"
+    Args:
+        ignore_case: the case of text values does not matter: `Pilot` is `pilot`. Keys are compared as they
+            are.
 
-    return _judge(said, judge)
+    Raises:
+        ConfigError: `ignore_case` is neither true nor false.
+    """
+    if not isinstance(ignore_case, bool):
+        raise ConfigError(f"ignore_case is {ignore_case!r}", where="ignore_case", fix="true or false")
+    fold = ignore_case
+
+    def compare(said: str, wanted: str, item: Mapping[str, Any]) -> Score:
+        target = first_json(wanted)
+        assert target is not None, "wanted answers are checked by no_json_wanted before anything is scored"
+
+        def judge(value: Any) -> tuple[float, str]:
+            share = field_share(value, target.value, ignore_case=fold)
+            return share, "all fields are right" if share == 1.0 else f"{share:.0%} of the fields are right"
+
+        return _judge(said, judge)
+
+    return compare
 
 
 def json_same(said: str, wanted_value: Any) -> Score:

@@ -27,7 +27,7 @@ _METRICS: dict[str, tuple[Callable[..., Compare], bool, Callable[[str], str | No
     "f1": (lambda: text_metrics.f1, True, text_metrics.no_word_wanted),
     "rouge_l": (lambda: text_metrics.rouge_l, True, text_metrics.no_word_wanted),
     "json_valid": (lambda: json_metrics.json_valid, False, every_answer_is_usable),
-    "json_fields": (lambda: json_metrics.json_fields, True, json_metrics.no_json_wanted),
+    "json_fields": (json_metrics.json_fields, True, json_metrics.no_json_wanted),
     "json_schema": (json_metrics.json_schema, False, every_answer_is_usable),
     "nll": (lambda: _nll, True, every_answer_is_usable),
 }
@@ -40,7 +40,7 @@ def get_metric(name: str, **options: Any) -> Metric:
     Args:
         name: one of `METRIC_NAMES`, or `module:function` for the user's own.
         options: `pattern`, `take` for `regex`; `tolerance`, `relative_tolerance`, `take` for `numeric`;
-            `schema` for `json_schema`. No other metric has any.
+            `ignore_case` for `json_fields`; `schema` for `json_schema`. No other metric has any.
 
     Raises:
         ConfigError: unknown name or option (with the nearest known one), or an option's value that cannot be
