@@ -89,7 +89,7 @@ def test_a_template_that_trl_swaps_is_known_by_its_text(monkeypatch: pytest.Monk
     assert not swaps_template(replace(TRL, version="1.0.2"), CHATML)
     assert not swaps_template(replace(TRL, version=None), CHATML)
     assert not swaps_template(replace(TRL, trainer="axolotl"), CHATML)
-    assert swaps_template(TRL, CHATML + " ") is not None
+    assert swaps_template(TRL, f"{CHATML}\n")  # white space at the ends does not count
     assert not swaps_template(TRL, MARKED)
 
 
@@ -214,9 +214,9 @@ def test_null_keys_that_are_written(tmp_path: Path) -> None:
 
 
 def test_an_injected_system_text(tmp_path: Path) -> None:
+    turn = "<|im_start|>system\\nYou are a helpful clerk.<|im_end|>\\n"
     injecting = with_template(
-        "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\nYou are a helpful clerk.<|im_end|>\\n' }}{% endif %}"
-        + CHATML
+        "{% if messages[0]['role'] != 'system' %}{{ '" + turn + "' }}{% endif %}" + CHATML
     )
     found = finding(audited(tmp_path, rows(), tokenizer=injecting), "template.default_system_injected")
     assert found.values["text"] == "You are a helpful clerk."

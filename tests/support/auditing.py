@@ -30,9 +30,9 @@ def write_rows(path: Path, rows: Sequence[Record]) -> Path:
     with path.open("wb") as opened:
         for row in rows:
             if isinstance(row, Mapping):
-                opened.write(json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
+                opened.write(json.dumps(row).encode() + b"\n")
             else:
-                opened.write((row.encode() if isinstance(row, str) else row) + b"\n")
+                opened.write((row.encode("utf-8", "surrogatepass") if isinstance(row, str) else row) + b"\n")
     return path
 
 
@@ -124,7 +124,7 @@ def context_for(
             builder.add("train.yaml", dict(settings or {}))
             settings = builder.build()
         known["profile"] = profile
-        known["run"] = Run(path=folder, profile=profile, settings=settings)
+        known["run"] = Run(path=folder, profile=profile, settings=settings, artefacts=("train.yaml",))
     context.preset(**known)
     return context, checks
 

@@ -84,7 +84,8 @@ def unreadable(context: AuditContext) -> Iterator[Observation]:
     severity=Severity.WARNING,
     needs=(Need.EVAL_ROWS,),
     explain="""
-The item has no answer to compare with, so that every model fails it.
+The item has no answer to compare with, so that every model fails it, before and after tuning alike, and the
+score is lower than it should be.
 
 **Fix.** Add the answers, or remove the items.
 """,
