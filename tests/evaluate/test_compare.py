@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradian.errors import ConfigError
-from gradian.evaluate import intervals
-from gradian.evaluate.compare import compare, items_needed, judge, mcnemar, units_of, without_spread
-from gradian.evaluate.comparison import Comparison
+from gradian.evaluation import intervals
+from gradian.evaluation.compare import compare, items_needed, judge, mcnemar, units_of, without_spread
+from gradian.evaluation.comparison import Comparison
 
 
 def rng(seed: int = 0) -> np.random.Generator:

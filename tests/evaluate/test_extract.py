@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradian.evaluate.extract import MAX_JSON_DEPTH, first_json, numbers, parse_json, whole_json
+from gradian.evaluation.extract import MAX_JSON_DEPTH, first_json, numbers, parse_json, whole_json
 
 JSON_VALUES = st.recursive(
     st.none()

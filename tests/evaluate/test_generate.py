@@ -9,8 +9,8 @@ from torch import nn
 from transformers import GenerationConfig
 
 from gradian.errors import ModelError
-from gradian.evaluate.generate import batches_of, generate, teacher_forced
-from gradian.evaluate.generation import Generation
+from gradian.evaluation.generate import batches_of, generate, teacher_forced
+from gradian.evaluation.generation import Generation
 from support.evaluation import END, PAD, tiny_lora
 
 PROMPTS = [[10, 20], [30] * 9, [1, 2, 3, 4, 5], [30] * 9, [200], [7, 8, 9]]
@@ -162,8 +162,8 @@ def test_loss_without_logits_to_keep_and_with_little_room(
     double_model: PeftModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = teacher_forced(double_model, PROMPTS, ANSWERS, batch_size=100)
-    monkeypatch.setattr("gradian.evaluate.generate._takes_logits_to_keep", lambda model: False)
-    monkeypatch.setattr("gradian.evaluate.generate._MOST_LOGITS", 259)
+    monkeypatch.setattr("gradian.evaluation.generate._takes_logits_to_keep", lambda model: False)
+    monkeypatch.setattr("gradian.evaluation.generate._MOST_LOGITS", 259)
     assert teacher_forced(double_model, PROMPTS, ANSWERS, batch_size=100) == pytest.approx(whole, rel=1e-11)
 
 
@@ -189,6 +189,6 @@ def test_running_out_of_memory_names_a_smaller_batch(
     def fail(*_: object, **__: object) -> None:
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("gradian.evaluate.generate._continue", fail)
+    monkeypatch.setattr("gradian.evaluation.generate._continue", fail)
     with pytest.raises(ModelError, match="--batch-size 2"):
         generate(lora_model, PROMPTS, max_new_tokens=1, batch_size=4, stop_ids=(), pad_id=0)

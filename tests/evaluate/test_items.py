@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gradian.errors import InputError
-from gradian.evaluate.items import check_wanted, read_items
-from gradian.evaluate.metrics import get_metric
+from gradian.evaluation.items import check_wanted, read_items
+from gradian.evaluation.metrics import get_metric
 
 Write = Callable[..., Path]
 

@@ -11,11 +11,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gradian.errors import ConfigError, MissingDependencyError
-from gradian.evaluate.json_metrics import field_share, json_equal
-from gradian.evaluate.metrics import METRIC_NAMES, get_metric
-from gradian.evaluate.normalise import find_whole, normalise, words
-from gradian.evaluate.score import Score
-from gradian.evaluate.text_metrics import longest_common_subsequence
+from gradian.evaluation.json_metrics import field_share, json_equal
+from gradian.evaluation.metrics import METRIC_NAMES, get_metric
+from gradian.evaluation.normalise import find_whole, normalise, words
+from gradian.evaluation.score import Score
+from gradian.evaluation.text_metrics import longest_common_subsequence
 
 WANTED = '{"name": "Ada", "age": 36, "city": "Oslo"}'
 TEXT_METRICS = ("exact", "normalized", "contains", "numeric", "f1", "rouge_l", "json_valid", "json_fields")
@@ -218,7 +218,7 @@ class TestCustom:
     def here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
         (tmp_path / "my_metric_of_tests.py").write_text(
-            "from gradian.evaluate.score import Score\n"
+            "from gradian.evaluation.score import Score\n"
             "def same(said, wanted, item):\n    return said == wanted and item['level'] == 2\n"
             "def graded(said, wanted, item):\n    return Score(0.5, said, 'half')\n"
             "def fails(said, wanted, item):\n    return 1 / 0\n"

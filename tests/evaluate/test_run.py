@@ -13,14 +13,14 @@ import pytest
 import torch
 
 from gradian.errors import ConfigError, InputError
-from gradian.evaluate.answer_cache import AnswerCache, header_of
-from gradian.evaluate.generate import generate, teacher_forced
-from gradian.evaluate.generation import Generation
-from gradian.evaluate.items import read_items
-from gradian.evaluate.metrics import get_metric
-from gradian.evaluate.plan import token_limit
-from gradian.evaluate.result import EvaluationResult
-from gradian.evaluate.run import evaluate_arms
+from gradian.evaluation.answer_cache import AnswerCache, header_of
+from gradian.evaluation.generate import generate, teacher_forced
+from gradian.evaluation.generation import Generation
+from gradian.evaluation.items import read_items
+from gradian.evaluation.metrics import get_metric
+from gradian.evaluation.plan import token_limit
+from gradian.evaluation.result import EvaluationResult
+from gradian.evaluation.run import evaluate_arms
 from gradian.rows.items import prompt_ids
 from support.evaluation import END, PAD, TinyArms, chat, tiny_lora
 
@@ -115,7 +115,7 @@ def test_a_saved_result_is_read_back_equal_and_without_torch(
     assert EvaluationResult.load(path) == result
     assert [entry.name for entry in path.parent.iterdir()] == ["evaluation.json"]
     code = (
-        "import sys; from gradian.evaluate.result import EvaluationResult as E; import gradian.evaluate.run;"
+        "import sys; from gradian.evaluation.result import EvaluationResult as E; import gradian.evaluation.run;"
         f"E.load({str(path)!r}); sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -199,7 +199,7 @@ def test_noise_floor_of_a_batch_invariant_model_is_zero(tokenizer: Any, eval_pat
 
 
 def test_noise_is_counted(tokenizer: Any, eval_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gradian.evaluate import generate as module
+    from gradian.evaluation import generate as module
 
     plain = module.generate
 

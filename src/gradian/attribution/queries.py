@@ -14,7 +14,7 @@ from gradian.gradients.batch import plan_batches
 from gradian.gradients.query import Contrast, contrast_sequences
 
 if TYPE_CHECKING:
-    from gradian.evaluate.result import EvaluationResult, ItemEvaluation
+    from gradian.evaluation.result import EvaluationResult, ItemEvaluation
     from gradian.gradients.capture import GradientCapture
     from gradian.index.store import IndexStore
 

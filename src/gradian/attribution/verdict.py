@@ -16,7 +16,7 @@ from gradian.attribution.effects import GroupEffect
 from gradian.attribution.groups import RowGroup
 from gradian.attribution.join import SharedFinding
 from gradian.audit.finding import Finding, Severity
-from gradian.evaluate.comparison import Comparison
+from gradian.evaluation.comparison import Comparison
 
 #: A base model that preferred the wanted answer by less than this many nats hardly held the capability.
 THIN_BASE_MARGIN = 1.0

@@ -13,7 +13,7 @@ from gradian.attribution.join import SharedFinding
 from gradian.attribution.scoring import Scoring
 from gradian.attribution.verdict import JudgedGroup, Judgement
 from gradian.audit.finding import Finding
-from gradian.evaluate.result import Counts, EvaluationResult, ItemEvaluation
+from gradian.evaluation.result import Counts, EvaluationResult, ItemEvaluation
 from gradian.report.model import (
     Agreement,
     ArmCounts,

@@ -7,7 +7,7 @@ import shlex
 from gradian.attribution.cause import Cause
 from gradian.attribution.verdict import Judgement
 from gradian.config import Config
-from gradian.evaluate.result import EvaluationResult
+from gradian.evaluation.result import EvaluationResult
 from gradian.report.build import Attributed
 from gradian.rows.training_set import TrainingSet
 from gradian.verbs.fine_tune import FineTune

@@ -17,7 +17,7 @@ from gradian.audit.finding import Finding, Severity
 from gradian.audit.runner import run_audit
 from gradian.config import Config, require
 from gradian.errors import ModelError
-from gradian.evaluate.result import EvaluationResult, ItemEvaluation
+from gradian.evaluation.result import EvaluationResult, ItemEvaluation
 from gradian.report.build import Attributed, ReportParts, build_report
 from gradian.report.model import Report
 from gradian.rows.items import answer_ids, prompt_ids

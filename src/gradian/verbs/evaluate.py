@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from gradian.config import Config, EvaluateSettings, require
 from gradian.errors import GradianError
-from gradian.evaluate.items import read_items
-from gradian.evaluate.metrics import get_metric
-from gradian.evaluate.result import EvaluationResult
+from gradian.evaluation.items import read_items
+from gradian.evaluation.metrics import get_metric
+from gradian.evaluation.result import EvaluationResult
 from gradian.verbs.fine_tune import FineTune
 from gradian.verbs.listener import Listener, Silent
 
@@ -67,7 +67,7 @@ def evaluate(
     found = _kept(kept) if ":" not in settings.metric else None
     if found is not None:
         return Evaluated(found.model_copy(update={"eval_dataset": evalset.path}), evaluation_id, True)
-    from gradian.evaluate.run import evaluate_arms
+    from gradian.evaluation.run import evaluate_arms
 
     result = evaluate_arms(
         fine_tune.loaded,

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from gradian.attribution.scoring import CHECK_ENGINE
 from gradian.config import Config
 from gradian.engines.fisher import HEADLINE_DAMPING
-from gradian.evaluate.result import EvaluationResult
+from gradian.evaluation.result import EvaluationResult
 from gradian.report.model import Provenance
 from gradian.rows.training_set import TrainingSet
 from gradian.verbs.fine_tune import FineTune

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gradian.evaluate.comparison import LEVEL
-from gradian.evaluate.intervals import student
-from gradian.evaluate.result import EvaluationResult
+from gradian.evaluation.comparison import LEVEL
+from gradian.evaluation.intervals import student
+from gradian.evaluation.result import EvaluationResult
 
 # Fewer more cut, empty or unreadable answers than this share of the items are no headline.
 _NOTABLE_SHARE, _NOTABLE_ITEMS = 0.02, 2

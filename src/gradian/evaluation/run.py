@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 
 from gradian.errors import ConfigError
-from gradian.evaluate.answer_cache import AnswerCache, header_of
-from gradian.evaluate.compare import compare
-from gradian.evaluate.comparison import Comparison
-from gradian.evaluate.generation import Generation
-from gradian.evaluate.intervals import Method
-from gradian.evaluate.items import EvalItem, EvalSet, check_wanted
-from gradian.evaluate.notes import notes_of
-from gradian.evaluate.plan import Arm, Arms, Plan, StageProgress, make_plan
-from gradian.evaluate.result import (
+from gradian.evaluation.answer_cache import AnswerCache, header_of
+from gradian.evaluation.compare import compare
+from gradian.evaluation.comparison import Comparison
+from gradian.evaluation.generation import Generation
+from gradian.evaluation.intervals import Method
+from gradian.evaluation.items import EvalItem, EvalSet, check_wanted
+from gradian.evaluation.notes import notes_of
+from gradian.evaluation.plan import Arm, Arms, Plan, StageProgress, make_plan
+from gradian.evaluation.result import (
     Answer,
     EvaluationResult,
     ItemEvaluation,
@@ -26,7 +26,7 @@ from gradian.evaluate.result import (
     counts_of,
     margins_of,
 )
-from gradian.evaluate.score import Metric, Score
+from gradian.evaluation.score import Metric, Score
 
 DEFAULT_MARGIN = 0.05
 # The loss of one text differs by up to about this much between batches in float32, in nats per token.

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from gradian.errors import ConfigError, MissingDependencyError
-from gradian.evaluate.extract import first_json
-from gradian.evaluate.score import Compare, Score
+from gradian.evaluation.extract import first_json
+from gradian.evaluation.score import Compare, Score
 
 
 def json_equal(left: Any, right: Any, *, ignore_case: bool = False) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gradian.errors import InputError
-from gradian.evaluate.comparison import Comparison, ItemOutcome
+from gradian.evaluation.comparison import Comparison, ItemOutcome
 
 SCHEMA_VERSION: Literal[1] = 1
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gradian.errors import ConfigError
-from gradian.evaluate.score import Compare, Score
+from gradian.evaluation.score import Compare, Score
 
 
 def custom_metric(reference: str) -> Compare:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from gradian.errors import InputError
-from gradian.evaluate.answer_cache import AnswerCache
-from gradian.evaluate.generation import Generation, Progress
-from gradian.evaluate.items import EvalItem
+from gradian.evaluation.answer_cache import AnswerCache
+from gradian.evaluation.generation import Generation, Progress
+from gradian.evaluation.items import EvalItem
 from gradian.rows.items import answer_ids, prompt_ids
 from gradian.rows.template import TemplateRenderError
 from gradian.rows.tokenizer import Tokenizer
@@ -78,7 +78,7 @@ class Plan:
         self, model: Any, stage: str, items: Sequence[int], answers: Sequence[Sequence[int]]
     ) -> list[float]:
         """Loss of one answer to each of `items`, summed over its tokens, nats."""
-        from gradian.evaluate.generate import teacher_forced
+        from gradian.evaluation.generate import teacher_forced
 
         prompts = [self.prompts[item] for item in items]
         return teacher_forced(
@@ -98,7 +98,7 @@ class Plan:
         batch_size: int | None = None,
         **more: Any,
     ) -> list[Generation]:
-        from gradian.evaluate.generate import generate
+        from gradian.evaluation.generate import generate
 
         return generate(
             model,

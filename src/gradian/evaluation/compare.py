@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from scipy.stats import binomtest  # type: ignore[attr-defined]  # scipy's own __all__ is not typed
 
 from gradian.errors import ConfigError
-from gradian.evaluate.comparison import (
+from gradian.evaluation.comparison import (
     LEVEL,
     RULE_OF_THREE,
     Comparison,
@@ -25,7 +25,7 @@ from gradian.evaluate.comparison import (
     Scale,
     notes_on,
 )
-from gradian.evaluate.intervals import METHODS, Array, Method, interval, standard_error
+from gradian.evaluation.intervals import METHODS, Array, Method, interval, standard_error
 
 # z(0.975) + z(0.80): a two-sided test at 5 % finds this many standard errors four times in five.
 DETECTABLE_ERRORS = 2.80

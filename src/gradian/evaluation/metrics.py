@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gradian.errors import ConfigError
-from gradian.evaluate import json_metrics, text_metrics
-from gradian.evaluate.custom_metric import custom_metric
-from gradian.evaluate.score import Compare, Metric, Score, every_answer_is_usable
+from gradian.evaluation import json_metrics, text_metrics
+from gradian.evaluation.custom_metric import custom_metric
+from gradian.evaluation.score import Compare, Metric, Score, every_answer_is_usable
 
 
 def _nll(said: str, wanted: str, item: Mapping[str, Any]) -> Score:

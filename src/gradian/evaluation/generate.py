@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import GenerationConfig
 
 from gradian.errors import ModelError
-from gradian.evaluate.generation import Generation, Progress
+from gradian.evaluation.generation import Generation, Progress
 
 # Logits of one teacher-forced batch: at most 1 GiB in float32. A single item may exceed it.
 _MOST_LOGITS = 268_435_456

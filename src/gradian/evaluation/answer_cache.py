@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gradian.errors import InputError
-from gradian.evaluate.generation import Generation
+from gradian.evaluation.generation import Generation
 
 _FORMAT = 1
 

@@ -10,10 +10,10 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from gradian.errors import ConfigError
-from gradian.evaluate.extract import numbers, whole_json
-from gradian.evaluate.json_metrics import json_same
-from gradian.evaluate.normalise import find_whole, normalise, words
-from gradian.evaluate.score import Compare, Score
+from gradian.evaluation.extract import numbers, whole_json
+from gradian.evaluation.json_metrics import json_same
+from gradian.evaluation.normalise import find_whole, normalise, words
+from gradian.evaluation.score import Compare, Score
 
 Take = Literal["first", "last"]
 
