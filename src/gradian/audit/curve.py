@@ -52,13 +52,16 @@ class Curve:
     def _tenth(self) -> int:
         return max(3 if len(self) >= 20 else 1, len(self) // 10)
 
-    def local_median(self, least: int = 7) -> NDArray[np.float64]:
-        """Running median in a window of a twentieth of the points (at least `least`), float64 `[points]`."""
-        window = max(least, len(self) // 20) | 1
-        half = window // 2
-        padded = np.concatenate([np.full(half, np.nan), self.values, np.full(half, np.nan)])
-        views = np.lib.stride_tricks.sliding_window_view(padded, window)
-        return np.asarray(np.nanmedian(views, axis=1))
+    def local_median(self, least: int = 7, most: int = 101) -> NDArray[np.float64]:
+        """Running median, float64 `[points]`: in a window of a twentieth of the points, from `least` to `most`.
+
+        Beyond the ends the series is reflected.
+        """
+        window = min(max(least, len(self) // 20), most, 2 * len(self) - 1) | 1
+        half = min(window // 2, max(0, len(self) - 1))
+        padded = np.pad(self.values, half, mode="reflect") if half else self.values
+        views = np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1)
+        return np.asarray(np.median(views, axis=1))
 
     def spikes(self, *, ratio: float, z: float, skip: float = 0.05) -> NDArray[np.int64]:
         """Positions of points far above their neighbourhood.
@@ -77,11 +80,21 @@ class Curve:
 
 
 def noise_band(values: NDArray[np.float64]) -> float:
-    """How much a series of evaluations wavers, as a share of its median: twice the robust standard deviation
-    of successive differences (over sqrt 2), at least 1 %."""
-    if len(values) < 3:
+    """How much a series of evaluations wavers, as a share of its median: twice the standard deviation of its noise.
+
+    The noise is estimated from first differences, which a steady fall does not disturb much, and from second ones,
+    which a bend does not; the smaller estimate counts, at least 1 %. A difference of k-th order has variance
+    `binomial(2k, k)` times that of the noise: 2 and 6.
+    """
+    level = abs(float(np.median(values))) if len(values) else 0.0
+    if len(values) < 3 or level == 0:
         return 0.01
-    differences = np.diff(values)
-    spread = MAD_TO_SIGMA * float(np.median(np.abs(differences - np.median(differences)))) / np.sqrt(2)
-    level = abs(float(np.median(values)))
-    return max(0.01, 2 * spread / level) if level > 0 else 0.01
+    estimates = [_spread(np.diff(values)) / np.sqrt(2)]
+    if len(values) >= 5:
+        estimates.append(_spread(np.diff(values, n=2)) / np.sqrt(6))
+    return max(0.01, 2 * float(min(estimates)) / level)
+
+
+def _spread(differences: NDArray[np.float64]) -> float:
+    """Robust standard deviation around the median."""
+    return MAD_TO_SIGMA * float(np.median(np.abs(differences - np.median(differences))))

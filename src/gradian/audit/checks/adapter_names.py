@@ -31,7 +31,7 @@ def lora_adapter(context: AuditContext) -> tuple[Run, AdapterFile]:
     run = context.run
     assert run is not None
     assert run.adapter is not None
-    if run.adapter.weights is None or not run.adapter.tensors:
+    if not any(tensor.size for tensor in run.adapter.tensors):
         raise NotApplicableError("no readable adapter weights")
     if str(run.adapter.config.get("peft_type", "LORA")).upper() != "LORA":
         raise NotApplicableError("not a LoRA adapter")

@@ -51,7 +51,7 @@ def precision_conflict(context: AuditContext) -> Iterator[Observation]:
 
 @check(
     "config.fp16_risk",
-    title="float16 for a bfloat16 model",
+    title="Training in float16 for a bfloat16 model",
     severity=Severity.WARNING,
     needs=(Need.SETTINGS,),
     explain="""

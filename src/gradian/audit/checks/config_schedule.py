@@ -29,7 +29,7 @@ def _run_and_plan(context: AuditContext) -> tuple[Run, TrainingPlan]:
 
 @check(
     "config.max_steps_override",
-    title="max_steps ends the run before the epochs that were asked for",
+    title="The step limit ends the run before the epochs that were asked for",
     severity=Severity.WARNING,
     needs=(Need.SETTINGS,),
     thresholds={"share": 0.95},

@@ -70,7 +70,7 @@ def overfitting(context: AuditContext) -> Iterator[Observation]:
     lowest, last = float(curve.values[best]), float(curve.values[-1])
     if lowest <= 0:
         return
-    worse, band = last / lowest - 1, noise_band(curve.values[: best + 1] if best >= 3 else curve.values)
+    worse, band = last / lowest - 1, noise_band(curve.values)
     warning = context.threshold("logs.overfitting.warning")
     if worse < warning or worse <= band:
         return
