@@ -345,7 +345,7 @@ def test_layers_without_an_adapter(tmp_path: Path) -> None:
     base = base_folder(tmp_path / "base", num_hidden_layers=4)
     raised = found(tmp_path / "a", "adapter.targets_unmatched", base=base)
     assert raised is not None
-    assert "layers 2, 3 have no adapter" in raised.title
+    assert "Layers 2, 3 have no adapter" in raised.title
     chosen = {"layers_to_transform": [0, 1]}
     assert found(tmp_path / "b", "adapter.targets_unmatched", base=base, adapter=chosen) is None
 

@@ -90,7 +90,7 @@ def test_a_real_run_that_became_nan() -> None:
     assert {raised.id for raised in result.headlines if raised.severity.value != "info"} == {
         "logs.loss_nan_hidden"
     }
-    assert "from step 4 on" in finding(result, "logs.loss_nan_hidden").title
+    assert "From step 4 on" in finding(result, "logs.loss_nan_hidden").title
     assert finding(result, "adapter.nan").follows_from == "logs.loss_nan_hidden"
 
 

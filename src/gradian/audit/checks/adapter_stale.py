@@ -47,7 +47,7 @@ def stale(context: AuditContext) -> Iterator[Observation]:
         assert point.adapter is not None
         if _same_weights(final, point.adapter):
             yield Observation(
-                title=f"the final adapter is that of {point.name}, not of {saved[-1].name}",
+                title=f"The final adapter is that of {point.name}, not of {saved[-1].name}",
                 values={"same_as": point.name, "last": saved[-1].name},
                 locations=(inside(final.name, "adapter_model.safetensors"),),
                 fix=Fix(text=f"use {saved[-1].name}"),

@@ -61,7 +61,7 @@ def targets_unmatched(context: AuditContext) -> Iterator[Observation]:
         and not adapter.config.get("exclude_modules")
     ):
         yield Observation(
-            title=f"layers {', '.join(map(str, holes[:8]))}{', ...' if len(holes) > 8 else ''} have no adapter",
+            title=f"Layers {', '.join(map(str, holes[:8]))}{', ...' if len(holes) > 8 else ''} have no adapter",
             count=len(holes),
             of=layers if isinstance(layers, int) else None,
             values={"layers": holes, "num_hidden_layers": layers},

@@ -186,7 +186,7 @@ def lm_head_not_saved(context: AuditContext) -> Iterator[Observation]:
         else change(settings, setting, [*(settings.strings(setting) or ()), "lm_head"])
     )
     yield Observation(
-        title=f"the input rows of {plural(len(trained), 'added token')} are trained, the lm_head rows are not",
+        title=f"The input rows of {plural(len(trained), 'added token')} are trained, the lm_head rows are not",
         values={"tokens": sorted(tokens)[:50], "setting": setting, "tie_word_embeddings": False},
         fix=fix,
     )

@@ -275,7 +275,7 @@ def tiny_update(context: AuditContext) -> Iterator[Observation]:
     if largest == 0 or largest >= limit:
         return
     yield Observation(
-        title=f"the largest entry of any lora_B is {largest:.1e} after {steps:,} steps",
+        title=f"The largest entry of any lora_B is {largest:.1e} after {steps:,} steps",
         values={"max_abs_b": largest, "threshold": limit, "steps": steps, "scale": lora_scale(run.settings)},
         locations=(inside(adapter.name, WEIGHTS_NAME),),
         fix=Fix(text="raise learning_rate (ten times)"),

@@ -93,7 +93,7 @@ def lora_scale_high(context: AuditContext) -> Iterator[Observation]:
     error = scale > context.threshold("config.lora_scale_high.error")
     formula = "alpha / sqrt(r)" if stabilised else "alpha / r"
     yield Observation(
-        title=f"the adapter is scaled by {scale:g} ({formula})",
+        title=f"The adapter is scaled by {scale:g} ({formula})",
         severity=Severity.ERROR if error else Severity.WARNING,
         values={
             "scale": scale, "lora_r": rank, "lora_alpha": settings.number("lora_alpha"),
@@ -147,7 +147,7 @@ def lora_scale_low(context: AuditContext) -> Iterator[Observation]:
     ):
         return
     yield Observation(
-        title=f"the adapter is scaled by {scale:.2g} only",
+        title=f"The adapter is scaled by {scale:.2g} only",
         values={
             "scale": scale,
             "lora_r": rank,
@@ -187,7 +187,7 @@ def attention_only(context: AuditContext) -> Iterator[Observation]:
     severe = many or stalled
     why = "the loss hardly fell" if stalled else f"there are {plural(rows or 0, 'row')}" if many else ""
     yield Observation(
-        title=f"only attention is adapted ({', '.join(names)})",
+        title=f"Only attention is adapted ({', '.join(names)})",
         severity=Severity.WARNING if severe else Severity.INFO,
         message=f"It is a warning because {why}." if severe else "",
         values={"target_modules": list(names), "rows": rows},

@@ -162,7 +162,7 @@ def quantized_merge(context: AuditContext) -> Iterator[Observation]:
     if not four_bit or not run.full_weights:
         raise NotApplicableError("no merged weights of a 4-bit base")
     yield Observation(
-        title="full weights beside an adapter that was trained on a 4-bit base",
+        title="Full weights beside an adapter that was trained on a 4-bit base",
         values={"full_weights": list(run.full_weights)},
         fix=Fix(text="merge into the 16-bit base, or keep base and adapter apart"),
     )

@@ -217,7 +217,7 @@ def warmup_exceeds_run(context: AuditContext) -> Iterator[Observation]:
     name = "warmup_steps" if run.settings.number("warmup_steps") else "warmup_ratio"
     new: float = max(1, math.ceil(0.05 * steps)) if name == "warmup_steps" else 0.05
     yield Observation(
-        title=f"warm-up takes {warmup:,} of {steps:,} optimizer steps",
+        title=f"Warm-up takes {warmup:,} of {steps:,} optimizer steps",
         severity=severity,
         message=f"The learning rate is still climbing for {percent(min(1.0, share))} of the run.{peak}",
         values={"warmup_steps": warmup, "steps": steps, "share": share, "peak_reached": reached},
@@ -273,7 +273,7 @@ def no_warmup(context: AuditContext) -> Iterator[Observation]:
         return
     steps = plan.steps or 100
     yield Observation(
-        title=f"no warm-up at learning_rate {rate_text(rate)}",
+        title=f"No warm-up at learning_rate {rate_text(rate)}",
         message="The loss rose right after the start." if curve is not None and len(curve) >= 10 else "",
         values={"learning_rate": rate, "steps": plan.steps},
         fix=change(
@@ -340,7 +340,7 @@ def grad_clip_off(context: AuditContext) -> Iterator[Observation]:
     shown = "off" if not limit else f"{limit:g}"
     fix: Fix = change(run.settings, "max_grad_norm", 1.0, trainer=run.profile.trainer)
     yield Observation(
-        title=f"gradient clipping is {shown if shown == 'off' else 'as good as off, at ' + shown}",
+        title=f"Gradient clipping is {shown if shown == 'off' else 'as good as off, at ' + shown}",
         severity=Severity.WARNING if spikes else Severity.INFO,
         message=f"{spikes} gradient norms spiked to ten times their neighbourhood." if spikes else "",
         values={"max_grad_norm": limit, "spikes": spikes},

@@ -281,7 +281,7 @@ def best_model_not_kept(context: AuditContext) -> Iterator[Observation]:
     once = plan.epochs is not None and plan.epochs <= 1
     yield Observation(
         title=(
-            f"evaluated by {evaluation} ({shown_value('eval_steps', eval_steps)}), saved by {saving} "
+            f"Evaluated by {evaluation} ({shown_value('eval_steps', eval_steps)}), saved by {saving} "
             f"({shown_value('save_steps', save_steps)}): the best step is not kept"
         ),
         severity=Severity.INFO if once else Severity.WARNING,
@@ -311,7 +311,7 @@ def seed_missing(context: AuditContext) -> Iterator[Observation]:
     if setting is None or setting.value is not None:
         return
     yield Observation(
-        title="the seed is null, so the run cannot be repeated",
+        title="The seed is null, so the run cannot be repeated",
         values={"seed": None},
         fix=change(run.settings, "seed", 42, trainer=run.profile.trainer),
     )
@@ -351,7 +351,7 @@ def no_shuffle(context: AuditContext) -> Iterator[Observation]:
             )
             return
     yield Observation(
-        title="rows are trained in file order (streaming or a curriculum)",
+        title="Rows are trained in file order (streaming or a curriculum)",
         severity=Severity.INFO,
         values={"streaming": settings.get("streaming")},
     )

@@ -85,7 +85,7 @@ def overfitting(context: AuditContext) -> Iterator[Observation]:
         fix = change(run.settings, "max_steps", step, trainer=run.profile.trainer, old=-1)
     train = Curve.of(logs.series("loss"))
     yield Observation(
-        title=f"the eval loss rose {percent(worse)} from {lowest:.4g} at step {step:,} to {last:.4g}",
+        title=f"The eval loss rose {percent(worse)} from {lowest:.4g} at step {step:,} to {last:.4g}",
         severity=Severity.ERROR if worse >= context.threshold("logs.overfitting.error") else Severity.WARNING,
         values={"best": lowest, "best_step": step, "last": last, "worse": worse, "noise_band": band,
                 "train_change": train.change if len(train) else None, "threshold": warning},
@@ -119,7 +119,7 @@ def stopped_improving(context: AuditContext) -> Iterator[Observation]:
     if share >= context.threshold("logs.stopped_improving.share"):
         return
     yield Observation(
-        title=f"the eval loss did not improve after step {first:,} ({percent(share)} of the run)",
+        title=f"The eval loss did not improve after step {first:,} ({percent(share)} of the run)",
         values={"first_equal_step": first, "share": share, "noise_band": band, "best": best},
         locations=(logs.file,),
         fix=change(run.settings, "max_steps", first, trainer=run.profile.trainer, old=-1),
@@ -151,7 +151,7 @@ def eval_below_train(context: AuditContext) -> Iterator[Observation]:
     if ratio >= context.threshold("logs.eval_below_train.ratio"):
         return
     yield Observation(
-        title=f"the eval loss is {percent(ratio)} of the training loss",
+        title=f"The eval loss is {percent(ratio)} of the training loss",
         values={"ratio": ratio, "evals": len(curve)},
         locations=(logs.file,),
         fix=Fix(text="check the eval set for rows that are also trained on"),

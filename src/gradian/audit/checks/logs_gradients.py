@@ -179,7 +179,7 @@ def grad_norm_high(context: AuditContext) -> Iterator[Observation]:
     clip = run.settings.number("max_grad_norm")
     clipped = float((curve.values > clip).mean()) if clip else None
     yield Observation(
-        title=f"the median gradient norm is {median:.3g}",
+        title=f"The median gradient norm is {median:.3g}",
         message=f"Clipping at {clip:g} shrinks {percent(clipped)} of the steps."
         if clip and clipped is not None
         else "",
@@ -210,7 +210,7 @@ def grad_norm_tiny(context: AuditContext) -> Iterator[Observation]:
     if rate is None or rate > context.threshold("logs.grad_norm_tiny.rate"):
         return
     yield Observation(
-        title=f"the median gradient norm is {median:.1e}",
+        title=f"The median gradient norm is {median:.1e}",
         values={"median": median, "learning_rate": rate},
         locations=(logs.file,),
         fix=change(run.settings, "learning_rate", 2e-4, trainer=run.profile.trainer, old=rate),

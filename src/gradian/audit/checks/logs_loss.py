@@ -73,7 +73,7 @@ def loss_nan(context: AuditContext) -> Iterator[Observation]:
     first = int(steps[int(bad.argmax())])
     yield Observation(
         title=(
-            f"the loss is NaN or infinite in {int(bad.sum())} of {len(losses)} logged steps, first at step "
+            f"The loss is NaN or infinite in {int(bad.sum())} of {len(losses)} logged steps, first at step "
             f"{first:,}"
         ),
         count=int(bad.sum()),
@@ -113,7 +113,7 @@ def loss_nan_hidden(context: AuditContext) -> Iterator[Observation]:
         return
     first = points[hidden.index(True)].step
     yield Observation(
-        title=f"from step {first:,} on the loss of 0.0 hides NaN (grad_norm is NaN)",
+        title=f"From step {first:,} on the loss of 0.0 hides NaN (grad_norm is NaN)",
         count=sum(hidden),
         of=len(points),
         values={"first_step": first, "steps": sum(hidden), "logged": len(points)},

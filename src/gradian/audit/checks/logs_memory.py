@@ -52,7 +52,7 @@ def epoch_step_drop(context: AuditContext) -> Iterator[Observation]:
     epochs = run.settings.number("num_train_epochs") or logs.num_train_epochs or logs.epoch
     shown = ", ".join(f"epoch {number + 1} against {number}: {percent(drop)}" for number, drop in drops)
     yield Observation(
-        title=f"the loss drops at the start of an epoch ({shown}) and is flat inside",
+        title=f"The loss drops at the start of an epoch ({shown}) and is flat inside",
         severity=Severity.INFO if improving else Severity.WARNING,
         message="" if len(evals) else "There is no eval loss to show whether new rows got better too.",
         count=len(drops),
@@ -130,7 +130,7 @@ def memorised(context: AuditContext) -> Iterator[Observation]:
     epochs = logs.epoch or run.settings.number("num_train_epochs")
     new = max(1, math.floor((epochs or 2) / 2))
     yield Observation(
-        title=f"the training loss ends at {curve.tail:.2g}",
+        title=f"The training loss ends at {curve.tail:.2g}",
         severity=Severity.WARNING if sure else Severity.INFO,
         values={"last_tenth": curve.tail, "threshold": limit, "epochs": epochs,
                 "mean_token_accuracy": accuracy.tail if len(accuracy) else None},
@@ -173,7 +173,7 @@ def token_accuracy_drop(context: AuditContext) -> Iterator[Observation]:
     step = int(curve.steps[peak])
     earlier = [point for point in run.checkpoints if point.step <= step]
     yield Observation(
-        title=f"token accuracy fell from {float(smooth[peak]):.3f} at step {step:,} to {curve.tail:.3f}",
+        title=f"Token accuracy fell from {float(smooth[peak]):.3f} at step {step:,} to {curve.tail:.3f}",
         values={"peak": float(smooth[peak]), "peak_step": step, "last_tenth": curve.tail},
         locations=(logs.file,),
         fix=Fix(text=f"use {earlier[-1].name}" if earlier else "lower learning_rate"),
@@ -198,7 +198,7 @@ def entropy_collapse(context: AuditContext) -> Iterator[Observation]:
     if len(curve) < 5 or curve.tail >= limit or curve.head < limit or _answers_are_labels(context):
         return
     yield Observation(
-        title=f"the entropy of the predictions ends at {curve.tail:.2g} nats a token",
+        title=f"The entropy of the predictions ends at {curve.tail:.2g} nats a token",
         values={"last_tenth": curve.tail, "first_tenth": curve.head, "threshold": limit},
         locations=(logs.file,),
     )

@@ -45,7 +45,7 @@ def lr_constant_zero(context: AuditContext) -> Iterator[Observation]:
     if len(rates) < 3 or bool((rates.values != 0).any()):
         return
     yield Observation(
-        title=f"the learning rate is 0 at all {len(rates)} logged steps",
+        title=f"The learning rate is 0 at all {len(rates)} logged steps",
         count=len(rates),
         of=len(rates),
         values={"logged": len(rates), "learning_rate": run.settings.number("learning_rate")},
@@ -87,7 +87,7 @@ def lr_dead_tail(context: AuditContext) -> Iterator[Observation]:
         return
     yield Observation(
         title=(
-            f"the learning rate is as good as zero from step {first:,} of {last:,} on ({percent(share)} of "
+            f"The learning rate is as good as zero from step {first:,} of {last:,} on ({percent(share)} of "
             "the run)"
         ),
         severity=Severity.WARNING
@@ -127,7 +127,7 @@ def lr_mismatch(context: AuditContext) -> Iterator[Observation]:
     if not above and not below:
         return
     yield Observation(
-        title=f"the largest logged learning rate is {rate_text(largest)}, configured {rate_text(configured)}",
+        title=f"The largest logged learning rate is {rate_text(largest)}, configured {rate_text(configured)}",
         values={"largest_logged": largest, "configured": configured, "expected": expected},
         locations=(logs.file, setting.file),
         fix=Fix(text=f"check that {setting.file} is of this run"),

@@ -48,7 +48,7 @@ def loss_spike(context: AuditContext) -> Iterator[Observation]:
     clip = run.settings.number("max_grad_norm")
     yield Observation(
         title=(
-            f"the loss jumps at {plural(len(spikes), 'step')}, most at step {int(curve.steps[worst]):,} "
+            f"The loss jumps at {plural(len(spikes), 'step')}, most at step {int(curve.steps[worst]):,} "
             f"({curve.values[worst]:.3g} against {median[worst]:.3g} around it)"
         ),
         severity=Severity.WARNING if many else Severity.INFO,
@@ -95,7 +95,7 @@ def periodic_spike(context: AuditContext) -> Iterator[Observation]:
     at_ends = sum(any(abs(int(step) - end) <= max(1.0, interval) for end in ends) for step in steps)
     boundary = at_ends >= 0.75 * len(steps)
     yield Observation(
-        title=f"the loss jumps every {period:.0f} steps ({len(steps)} times)"
+        title=f"The loss jumps every {period:.0f} steps ({len(steps)} times)"
         + (", at the end of epochs" if boundary else ""),
         count=len(steps),
         of=len(curve),

@@ -45,7 +45,7 @@ def not_learning(context: AuditContext) -> Iterator[Observation]:
     blind = isinstance(vocabulary, int) and vocabulary > 1 and curve.head > 0.8 * math.log(vocabulary)
     plan = training_plan(context)
     yield Observation(
-        title=f"the loss {'rose' if rose else 'stayed'} from {curve.head:.3g} to {curve.tail:.3g}",
+        title=f"The loss {'rose' if rose else 'stayed'} from {curve.head:.3g} to {curve.tail:.3g}",
         severity=Severity.ERROR if rose else Severity.WARNING,
         message="The loss is that of a model without pretrained weights." if blind else "",
         count=len(curve),
@@ -97,7 +97,7 @@ def loss_diverged(context: AuditContext) -> Iterator[Observation]:
     if earlier:
         fix = fix.model_copy(update={"text": f"{fix.text}, or use {earlier[-1].name}"})
     yield Observation(
-        title=f"the loss fell to {float(smooth.min()):.3g} at step {step:,} and ended at {curve.tail:.3g}",
+        title=f"The loss fell to {float(smooth.min()):.3g} at step {step:,} and ended at {curve.tail:.3g}",
         values={"lowest": float(smooth.min()), "lowest_step": step, "first_tenth": curve.head,
                 "last_tenth": curve.tail, "ratio": ratio},
         locations=(logs.file,),

@@ -32,7 +32,7 @@ def not_found(context: AuditContext) -> Iterator[Observation]:
     if run.artefacts or run.problems or run.full_weights or run.checkpoints:
         return
     yield Observation(
-        title=f"no artefact of a training run in {context.inputs.run}",
+        title=f"No artefact of a training run in {context.inputs.run}",
         fix=Fix(
             text="give the trainer's output_dir, one of its checkpoint-N folders, or the adapter's folder"
         ),
@@ -57,7 +57,7 @@ def unknown_trainer(context: AuditContext) -> Iterator[Observation]:
     if context.profile.trainer != "unknown" or not run.artefacts:
         return
     yield Observation(
-        title="no file says which trainer wrote the run; the rules of the latest TRL are assumed",
+        title="No file says which trainer wrote the run; the rules of the latest TRL are assumed",
         values={"read": list(run.artefacts[:20])},
         fix=Fix(text="--trainer NAME==VERSION"),
     )

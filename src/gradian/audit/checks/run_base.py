@@ -67,7 +67,7 @@ def base_model_mismatch(context: AuditContext) -> Iterator[Observation]:
         assert own is not None
         assert base is not None
         yield Observation(
-            title=f"the run was trained on {named or 'another model'}, not on {given}: the vocabularies differ",
+            title=f"The run was trained on {named or 'another model'}, not on {given}: the vocabularies differ",
             message=(
                 f"{own.vocab_size:,} against {base.vocab_size:,} tokens; the first difference is id "
                 f"{difference.token_id}: {difference.run_token!r} in the run, {difference.base_token!r} in the "
@@ -87,7 +87,7 @@ def base_model_mismatch(context: AuditContext) -> Iterator[Observation]:
     if same_name or (own is not None and base is not None):
         return
     yield Observation(
-        title=f"the adapter names {named} as its base model, {given} was given",
+        title=f"The adapter names {named} as its base model, {given} was given",
         severity=Severity.INFO,
         message="No tokenizer was saved with the run, so only the names can be compared.",
         values={"adapter_base": named, "base_model": given},
@@ -145,7 +145,7 @@ def tokenizer_mismatch(context: AuditContext) -> Iterator[Observation]:
         return
     names = [*parts, *(f"{name} ({pair[0]} against {pair[1]})" for name, pair in special.items())]
     yield Observation(
-        title=f"the run's tokenizer differs from the base model's in {listed(names)}",
+        title=f"The run's tokenizer differs from the base model's in {listed(names)}",
         severity=Severity.WARNING if parts else Severity.INFO,
         values={"parts": parts, "special_tokens": special},
         fix=Fix(text="load the tokenizer from the run folder"),

@@ -237,7 +237,7 @@ def best_not_saved(context: AuditContext) -> Iterator[Observation]:
     if worse <= noise_band(curve.values):
         return
     yield Observation(
-        title=f"the lowest eval loss was at step {step:,}, which was not saved; the end is {percent(worse)} worse",
+        title=f"The lowest eval loss was at step {step:,}, which was not saved; the end is {percent(worse)} worse",
         values={"best_step": step, "best": float(curve.values[best]), "last": float(curve.values[-1]),
                 "checkpoints": [point.step for point in run.checkpoints]},
         locations=(logs.file,),
@@ -266,7 +266,7 @@ def resume_gap(context: AuditContext) -> Iterator[Observation]:
     if not logs.restarts and not jumps:
         return
     where = logs.restarts or tuple(jumps)
-    what = "the log goes back" if logs.restarts else "the learning rate jumps up"
+    what = "The log goes back" if logs.restarts else "The learning rate jumps up"
     yield Observation(
         title=f"{what} at step {where[0]:,}: the run was resumed",
         count=len(where),
