@@ -137,21 +137,28 @@ def form_of(answer: str) -> str:
     return "prose"
 
 
-_SPECIAL_END = re.compile(r"(?:\s*(?:<\|[^|<>]{1,30}\|>|</s>|<eos>|<end_of_turn>))+\s*$")
+_STOP_AT_END = re.compile(r"(?:<\|[^|<>]{1,30}\|>|</s>|<eos>|<end_of_turn>)$")
 _FENCE_LINE = re.compile(r"^[ \t]*(```+|~~~+)", re.MULTILINE)
 _FENCED = re.compile(r"^[ \t]*```.*?^[ \t]*```[ \t]*$", re.MULTILINE | re.DOTALL)
 _EMOTICON = re.compile(r"[:;=8xX]['^-]?[()\[\]{}]|[()\[\]{}]['^-]?[:;=8]|<3")
 _ENUMERATED = re.compile(r"(?:^|\s)\(?\w{1,3}[)\]]", re.MULTILINE)
 #: What an answer in prose ends with: punctuation of any script, a closing mark, a symbol such as an emoji.
 _ENDS = frozenset(".!?…。！？｡।؟۔։\"'”’»)]}`*_|>~:;")
-_URL_OR_PATH = re.compile(r"(?:\w+://\S+|\S*[/@\\#=]\S*|\S*\d\S*)$")
+_PATH_MARKS = frozenset("/@\\#=")
 PROSE_WORDS = 8
 
 
 def without_stop(text: str) -> str:
-    """The text without the stop tokens that are written out at its end."""
-    # Searching the whole text for them would cost more than all other checks of a row.
-    return _SPECIAL_END.sub("", text) if text.rstrip().endswith(">") else text
+    """The text without the stop tokens (at most a few) that are written out at its end."""
+    # Only the last characters are searched: an expression over the whole text could be made to backtrack for
+    # hours.
+    for _ in range(4):
+        stripped = text.rstrip()
+        found = _STOP_AT_END.search(stripped[-40:]) if stripped.endswith(">") else None
+        if found is None:
+            break
+        text = stripped[: len(stripped) - len(found.group())]
+    return text
 
 
 def open_form(answer: str) -> str | None:
@@ -193,7 +200,8 @@ def ends_properly(text: str) -> bool:
     last_line = text.rsplit("\n", 1)[-1].strip()
     if _LIST.match(last_line) or last_line.startswith(("#", "|", "<", "$", ">>>", "http")):
         return True
-    return bool(_URL_OR_PATH.search(last_line))
+    last_word = last_line.rsplit(None, 1)[-1][-200:]
+    return any(character in _PATH_MARKS or character.isdigit() for character in last_word)
 
 
 def sentence_end(answer: str) -> bool | None:
