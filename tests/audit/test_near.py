@@ -144,6 +144,19 @@ def test_shared_passages_cover_the_verbatim_part() -> None:
     assert found[0].share == found[0].covered / len(items[0])
 
 
+def test_windows_over_the_end_of_a_row_belong_to_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = " ".join(words(15, 12))
+    halves = [(3, secret[:40]), (4, secret[40:])]
+    assert shared_passages({0: secret}, halves, common_rows=3) == []
+    rows = [(row, f"{row} {secret if row == 8 else ''} {row}") for row in range(20)]
+    results = []
+    for block in (1, 3, 512):
+        monkeypatch.setattr(near, "BLOCK", block)
+        results.append(shared_passages({0: secret}, rows, common_rows=3))
+    assert results[0] == results[1] == results[2]
+    assert [overlap.row for overlap in results[0]] == [8]
+
+
 def test_a_passage_in_many_rows_is_a_frame() -> None:
     frame = " ".join(words(14, 12))
     rows = [(row, f"{frame} {row}") for row in range(10)]

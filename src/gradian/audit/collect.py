@@ -90,13 +90,17 @@ def prompt_and_answer(conversation: Conversation) -> tuple[str, str]:
         different
     functions, or ask the same of different images, would look alike.
     """
-    answer = conversation.answer_text
-    for turn in conversation.turns[conversation.answer_start :]:
-        calls = turn.extra.get("tool_calls") or turn.extra.get("function_call")
-        if calls:
-            answer += "\n" + json.dumps(calls, sort_keys=True, ensure_ascii=False, default=str)
-    prompt = conversation.prompt_text
-    for turn in conversation.turns:
+    return _with_extras(
+        conversation, conversation.answer_start, conversation.prompt_text, conversation.answer_text
+    )
+
+
+def _with_extras(conversation: Conversation, start: int, prompt: str, answer: str) -> tuple[str, str]:
+    for index, turn in enumerate(conversation.turns):
+        if turn.extra and index >= start:
+            calls = turn.extra.get("tool_calls") or turn.extra.get("function_call")
+            if calls:
+                answer += "\n" + json.dumps(calls, sort_keys=True, ensure_ascii=False, default=str)
         if isinstance(turn.content, list):
             parts = [part for part in turn.content if isinstance(part, dict) and part.get("type") != "text"]
             if parts:
@@ -247,8 +251,18 @@ class _Collector:
                     self.failures.setdefault(batch.failures[position], []).append(record.row)
 
     def _add_row(self, row: Row, conversation: Conversation, tokens: TokenizedRow | None) -> None:
-        prompt, answer = prompt_and_answer(conversation)
-        view = RowView(row, conversation, conversation.prompt_text, conversation.answer_text, tokens)
+        start, plain = conversation.answer_start, conversation.plain_text
+        view = RowView(
+            row=row,
+            conversation=conversation,
+            start=start,
+            prompt="\n".join(turn.text for turn in conversation.turns[:start]),
+            answer=plain
+            if plain is not None
+            else "\n".join(turn.text for turn in conversation.turns[start:]),
+            tokens=tokens,
+        )
+        prompt, answer = _with_extras(conversation, start, view.prompt, view.answer)
         has_system = bool(conversation.turns) and conversation.turns[0].role in ("system", "developer")
         prompt_key, answer_key = normalised(prompt), normalised(answer)
         self.columns.set_last(

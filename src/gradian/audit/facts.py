@@ -32,10 +32,12 @@ class Hit(NamedTuple):
 
 @dataclass(slots=True)
 class RowView:
-    """One row as the scans see it."""
+    """One row as the scans see it; `start` is the conversation's `answer_start`, prompt and answer its
+    texts."""
 
     row: Row
     conversation: Conversation
+    start: int
     prompt: str
     answer: str
     tokens: TokenizedRow | None = None

@@ -208,7 +208,7 @@ def sentence_end(answer: str) -> bool | None:
     """True when prose ends like a finished sentence, False when it does not; None for what is no prose of at
     least eight words, and for scripts that write no full stops."""
     text = without_stop(without_thinking(answer)).strip()
-    if form_of(text) != "prose" or len(text.split()) < PROSE_WORDS:
+    if form_of(text) != "prose" or len(text.split(None, PROSE_WORDS)) < PROSE_WORDS:
         return None
     if unicodedata.category(text[-1]) == "Lo":  # Thai and others write no full stop
         return None

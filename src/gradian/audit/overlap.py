@@ -116,15 +116,17 @@ def _matches(unique: NDArray[np.uint64], rows: Iterable[tuple[int, str]], window
     table[(unique >> np.uint64(44)).astype(np.int64)] = True
     found = []
     for numbers, texts in blocks(rows):
-        for number, text in zip(numbers, texts, strict=True):
-            hashes = window_hashes(code_points(text), window)
-            hashes = hashes[table[(hashes >> np.uint64(44)).astype(np.int64)]]
-            if len(hashes) == 0:
-                continue
-            at = np.minimum(np.searchsorted(unique, hashes), len(unique) - 1)
-            hit = np.unique(at[unique[at] == hashes])
-            if len(hit):
-                found.append(np.stack([hit, np.full(len(hit), number, dtype=np.int64)], axis=1))
+        points = [code_points(text) for text in texts]
+        lengths = np.array([len(codes) for codes in points], dtype=np.int64)
+        hashes = window_hashes(np.concatenate(points), window)
+        start = np.flatnonzero(table[(hashes >> np.uint64(44)).astype(np.int64)])
+        at = np.minimum(np.searchsorted(unique, hashes[start]), len(unique) - 1)
+        start, at = start[unique[at] == hashes[start]], at[unique[at] == hashes[start]]
+        ends = np.cumsum(lengths)
+        text = np.searchsorted(ends, start, side="right")
+        inside = start + window <= ends[text]  # windows that reach into the next text belong to none
+        pairs = np.stack([at[inside], np.array(numbers, dtype=np.int64)[text[inside]]], axis=1)
+        found.append(np.unique(pairs, axis=0))
     return np.concatenate(found) if found else np.empty((0, 2), np.int64)
 
 

@@ -125,9 +125,8 @@ def frame_of(texts: Sequence[str], share: float, at_least: int = 5) -> NDArray[n
     if len(texts) < at_least:
         return np.empty(0, np.uint64)
     hashes, starts = shingle_hashes(texts)
-    text = np.repeat(np.arange(len(texts), dtype=np.uint64), np.diff(starts))
-    pairs = np.unique(np.stack([hashes, text], axis=1), axis=0)
-    values, counts = np.unique(pairs[:, 0], return_counts=True)
+    sets = [np.unique(hashes[starts[text] : starts[text + 1]]) for text in range(len(texts))]
+    values, counts = np.unique(np.concatenate(sets), return_counts=True)
     framed: NDArray[np.uint64] = values[counts > share * len(texts)]
     return framed
 

@@ -131,8 +131,8 @@ def loop(answer: str) -> str | None:
     if len(answer) < 100:
         return None
     words = answer.split()
-    # A 4-gram can only cover 30 % of the words when words repeat: most answers end here.
-    if len(words) >= 50 and len(set(words)) < 0.75 * len(words):
+    # A 4-gram can only cover 30 % of the words when one word makes up 7.5 % of them: most answers end here.
+    if len(words) >= 50 and max(Counter(words).values()) > 0.075 * len(words):
         grams = Counter(zip(words, words[1:], words[2:], words[3:], strict=False))
         gram, times = grams.most_common(1)[0]
         if times > 2 and 4 * times > 0.3 * len(words) and any(word.isalnum() for word in gram):

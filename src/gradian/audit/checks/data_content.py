@@ -23,12 +23,12 @@ def find_empty_answer(view: RowView) -> Hit | None:
     conversation = view.conversation
     if not conversation.turns:
         return Hit("empty text") if not view.answer.strip() else None
-    answered = conversation.turns[conversation.answer_start :]
+    answered = conversation.turns[view.start :]
     if answered and not any(
         turn.text.strip() or _says_otherwise(turn.extra, turn.content) for turn in answered
     ):
         return Hit("null" if all(turn.content is None for turn in answered) else "empty")
-    for turn in conversation.turns[: conversation.answer_start]:
+    for turn in conversation.turns[: view.start]:
         if (
             turn.role == "assistant"
             and not turn.text.strip()
@@ -276,9 +276,9 @@ ECHO_CHARACTERS = 40
 def find_echo(view: RowView) -> Hit | None:
     """The answer starts with the whole prompt."""
     conversation = view.conversation
-    if not conversation.turns or not conversation.answer_start:
+    if not conversation.turns or not view.start:
         return None
-    prompt = conversation.turns[conversation.answer_start - 1].text.strip()
+    prompt = conversation.turns[view.start - 1].text.strip()
     return Hit("echo") if len(prompt) >= ECHO_CHARACTERS and view.answer.lstrip().startswith(prompt) else None
 
 
