@@ -12,6 +12,7 @@ import pytest
 
 from gradian.errors import InputError
 from gradian.run.folder import read_run
+from support.run_folders import training_args
 
 
 def copy(source: Path, target: Path) -> Path:
@@ -198,3 +199,22 @@ def test_reading_a_run_imports_no_heavy_package(runs: Path) -> None:
         [sys.executable, "-c", code, str(runs / "trl-1.16.0")], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_axolotl_arguments_have_names_of_their_own(tmp_path: Path) -> None:
+    values = {"max_seq_length": 4096, "sample_packing": True, "learning_rate": 2e-4}
+    class_name = "axolotl.core.training_args.AxolotlTrainingArguments"
+    (tmp_path / "training_args.bin").write_bytes(training_args(values, class_name))
+    run = read_run(tmp_path)
+    assert (run.profile.trainer, run.profile.max_length, run.profile.packing) == (
+        "axolotl",
+        4096,
+        "sample_packing",
+    )
+
+
+def test_a_number_too_large_to_be_a_count_is_none(tmp_path: Path) -> None:
+    (tmp_path / "training_args.bin").write_bytes(training_args({"max_length": 2**60, "max_steps": 1e300}))
+    settings = read_run(tmp_path).settings
+    assert settings.integer("max_length") is None
+    assert settings.integer("max_steps") is None

@@ -209,6 +209,8 @@ def _warmup_steps(settings: RunSettings, steps: int | None) -> int | None:
     stated, ratio = settings.number("warmup_steps"), settings.number("warmup_ratio")
     if stated is not None and stated >= 1:
         return int(stated)
+    if stated is not None and stated < 0:
+        return None  # transformers refuses it
     share = stated if stated else ratio
     if share and 0 < share < 1:
         return None if steps is None else math.ceil(share * steps)

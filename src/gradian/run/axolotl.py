@@ -32,6 +32,12 @@ NAMES: Mapping[str, str] = {
     "train_on_inputs": "train_on_inputs",
     "val_set_size": "val_size",
 }
+#: Fields of axolotl's pickled training arguments -> normalised name (axolotl/core/training_args_base.py).
+ARGUMENT_NAMES: Mapping[str, str] = {
+    "eval_sample_packing": "eval_packing",
+    "max_seq_length": "max_length",
+    "sample_packing": "packing",
+}
 #: Keys that only axolotl has; two of them beside a base model make a configuration axolotl's.
 OWN_KEYS = frozenset(
     {"sequence_len", "micro_batch_size", "lora_target_linear", "val_set_size", "sample_packing", "lora_r",

@@ -18,6 +18,7 @@ from gradian.errors import InputError
 from gradian.rows.profile import TrainerProfile
 from gradian.run.adapter import AdapterFile, Checkpoint, has_adapter, inside, read_adapter
 from gradian.run.artefact import ArtefactError, RunProblem
+from gradian.run.axolotl import ARGUMENT_NAMES as AXOLOTL_ARGUMENT_NAMES
 from gradian.run.axolotl import add_axolotl_settings
 from gradian.run.config_files import ConfigFile, find_config_files
 from gradian.run.log_history import LogHistory
@@ -212,7 +213,8 @@ class _RunReader:
                 why = f"refers to {listed}, which trainers do not write; not executed, values not used"
                 self.problems.append(RunProblem(name, why, "unsafe_pickle"))
                 continue
-            self.builder.add(name, args.values)
+            own_names = AXOLOTL_ARGUMENT_NAMES if args.class_name.startswith("axolotl.") else None
+            self.builder.add(name, args.values, own_names)
             self.evidence = replace(
                 self.evidence, args_class=args.class_name, args_file=name, args_fields=args.values
             )

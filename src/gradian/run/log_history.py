@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 #: Keys that only reinforcement learning trainers log. Their losses are about zero when all is well.
 RL_KEYS = frozenset({"reward", "frac_reward_zero_std", "clip_ratio", "policy/approxkl_avg"})
 RL_PREFIXES = ("objective/", "actor/", "ppo/", "rewards/", "clip_ratio/")
+MAX_STEP = 2**53  # beyond it a float holds no whole numbers, and no run has as many steps
 #: Keys of preference trainers (DPO, KTO, ORPO), whose losses start at ln 2 and mean something else.
 PREFERENCE_KEYS = ("rewards/chosen", "rewards/margins", "logps/chosen", "logits/chosen")
 
@@ -116,6 +117,12 @@ def number(value: Any) -> float | None:
     return None
 
 
+def finite(value: Any) -> float | None:
+    """A logged number that must be a real one, such as an epoch; None when it is NaN, infinite or no number."""
+    parsed = number(value)
+    return parsed if parsed is not None and math.isfinite(parsed) else None
+
+
 def split_lines(lines: Iterable[Mapping[str, Any]], step_key: str = "step") -> dict[str, Any]:
     """Sorts logged lines into the fields `train`, `evals`, `summary`, `restarts`, `repeated` and `kind`.
 
@@ -130,8 +137,8 @@ def split_lines(lines: Iterable[Mapping[str, Any]], step_key: str = "step") -> d
         values = {str(key): parsed for key, item in line.items() if (parsed := number(item)) is not None}
         keys.update(str(key) for key in line)
         step_value = values.pop(step_key, None)
-        epoch = values.pop("epoch", None)
-        step = int(step_value) if step_value is not None and math.isfinite(step_value) else 0
+        epoch = finite(values.pop("epoch", None))
+        step = int(step_value) if step_value is not None and 0 <= step_value < MAX_STEP else 0
         if "train_runtime" in values:
             summary = values
             continue

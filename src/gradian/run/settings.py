@@ -108,9 +108,9 @@ class RunSettings:
         return None
 
     def integer(self, name: str) -> int | None:
-        """The value as an int; None when absent, null, text, or not whole."""
+        """The value as an int; None when absent, null, text, not whole, or beyond what a float holds exactly."""
         value = self.number(name)
-        return int(value) if value is not None and value == int(value) else None
+        return int(value) if value is not None and abs(value) < 2**53 and value == int(value) else None
 
     def flag(self, name: str) -> bool | None:
         """The value when it is a boolean; None when absent, null or text such as `auto`."""

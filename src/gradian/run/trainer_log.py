@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gradian.run.artefact import ArtefactError, parse_json, read_text
-from gradian.run.log_history import LogHistory, number, split_lines
+from gradian.run.log_history import LogHistory, finite, split_lines
 
 FILE_NAME = "trainer_log.jsonl"
 NAMES: Mapping[str, str] = {"lr": "learning_rate", "current_steps": "step"}
@@ -30,12 +30,12 @@ def read_trainer_log(path: Path, name: str) -> LogHistory:
     if not any("step" in record for record in records):
         raise ArtefactError("holds no JSON line with current_steps")
     last = records[-1]
-    step, total = number(last.get("step")), number(last.get("total_steps"))
+    step, total = finite(last.get("step")), finite(last.get("total_steps"))
     return LogHistory(
         file=name,
         global_step=int(step) if step is not None else None,
         max_steps=int(total) if total else None,
-        epoch=number(last.get("epoch")),
+        epoch=finite(last.get("epoch")),
         **split_lines([{k: v for k, v in record.items() if k in LOGGED} for record in records]),
     )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gradian.run.artefact import ArtefactError, read_json_object
-from gradian.run.log_history import LogHistory, number, split_lines
+from gradian.run.log_history import MAX_STEP, LogHistory, finite, split_lines
 
 
 def read_trainer_state(path: Path, name: str) -> LogHistory:
@@ -21,13 +21,13 @@ def read_trainer_state(path: Path, name: str) -> LogHistory:
         file=name,
         global_step=_whole(state.get("global_step")),
         max_steps=_positive(state.get("max_steps")),
-        epoch=number(state.get("epoch")),
-        num_train_epochs=number(state.get("num_train_epochs")),
+        epoch=finite(state.get("epoch")),
+        num_train_epochs=finite(state.get("num_train_epochs")),
         train_batch_size=_positive(state.get("train_batch_size")),
-        logging_steps=number(state.get("logging_steps")),
-        eval_steps=number(state.get("eval_steps")),
-        save_steps=number(state.get("save_steps")),
-        best_metric=number(state.get("best_metric")),
+        logging_steps=finite(state.get("logging_steps")),
+        eval_steps=finite(state.get("eval_steps")),
+        save_steps=finite(state.get("save_steps")),
+        best_metric=finite(state.get("best_metric")),
         best_global_step=_whole(state.get("best_global_step")),
         best_checkpoint=best if isinstance(best, str) else None,
         should_training_stop=_should_stop(state),
@@ -36,8 +36,8 @@ def read_trainer_state(path: Path, name: str) -> LogHistory:
 
 
 def _whole(value: Any) -> int | None:
-    parsed = number(value)
-    return int(parsed) if parsed is not None and abs(parsed) < 2**53 else None
+    parsed = finite(value)
+    return int(parsed) if parsed is not None and 0 <= parsed < MAX_STEP else None
 
 
 def _positive(value: Any) -> int | None:

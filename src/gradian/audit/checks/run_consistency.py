@@ -102,7 +102,7 @@ def _rows_and_steps(context: AuditContext) -> tuple[Run, TrainingPlan]:
     run = context.run
     assert run is not None
     settings, plan = run.settings, training_plan(context)
-    if plan.rows is None or plan.batch is None or "gradient_accumulation_steps" not in settings:
+    if not plan.rows or plan.batch is None or "gradient_accumulation_steps" not in settings:
         raise NotApplicableError("rows, batch and accumulation are not all known")
     if settings.flag("auto_find_batch_size") or settings.flag("group_by_length"):
         raise NotApplicableError("the batch was chosen automatically")
