@@ -22,6 +22,7 @@ from support.run_folders import (
     falling,
     linear_rates,
     log_lines,
+    sound_tensors,
     write_adapter,
     write_run,
     write_state,
@@ -344,8 +345,20 @@ def test_known_bugs(
     )
     assert (raised is not None) is fires
     if raised is not None:
-        assert raised.severity.value == "warning"
+        assert raised.severity.value == ("info" if id == "accumulated_loss_scale" else "warning")
         assert raised.locations[0].endswith("README.md")
+
+
+@pytest.mark.parametrize(("words", "severity"), [([20] * 20, "info"), ([2, 60] * 10, "warning")])
+def test_accumulation_harms_rows_of_different_lengths(
+    tmp_path: Path, words: list[int], severity: str
+) -> None:
+    rows = [pair(f"Question {n}?", " word" * count) for n, count in enumerate(words)]
+    old = {"trl": "0.9.6", "transformers": "4.43.3", "tokenizer": "chatml", "lines": []}
+    settings = {"max_seq_length": 1024, "max_length": ...}
+    raised = found(tmp_path, "run.known_bug_gradient_accumulation", rows=rows, settings=settings, **old)
+    assert raised is not None
+    assert raised.severity.value == severity
 
 
 @pytest.mark.parametrize(
@@ -382,3 +395,29 @@ def test_nothing_is_wrong_with_the_real_run(run: str, rows: str) -> None:
     )
     assert {raised.id for raised in result.findings} == {"adapter.missing"}
     assert len(result.checks_run) > 40
+
+
+@pytest.mark.parametrize("fixture", ["axolotl-card", "axolotl-yaml", "llama-factory", "trl-yaml", "unsloth"])
+def test_sound_runs_of_other_trainers_are_silent(tmp_path: Path, fixture: str) -> None:
+    """Their own files, with an adapter and a log that fit them."""
+    run = tmp_path / "run"
+    shutil.copytree(FIXTURES / "runs" / fixture, run)
+    shape = {
+        "axolotl-card": (32, 16),
+        "axolotl-yaml": (8, 16),
+        "llama-factory": (8, 16),
+        "trl-yaml": (16, 32),
+    }
+    rank, alpha = shape.get(fixture, (16, 16))
+    name = {"unsloth": "unsloth/tiny-8b-bnb-4bit"}.get(fixture, "acme/tiny-8b")
+    adapter = {"r": rank, "lora_alpha": alpha, "base_model_name_or_path": name}
+    if fixture == "axolotl-card":
+        adapter["lora_dropout"] = 0.05
+    write_adapter(run, sound_tensors(rank=rank), **adapter)
+    rate = 1e-4 if fixture in ("axolotl-yaml", "llama-factory") else 2e-4
+    lines = log_lines(falling(60), epochs=3, rates=linear_rates(60, rate, warmup=6))
+    (run / "trainer_log.jsonl").unlink(missing_ok=True)
+    write_state(run, lines, num_train_epochs=3)
+    result = diagnosed(run, *[f"{family}." for family in MINE])
+    noisy = {raised.id for raised in result.findings if raised.severity.value != "info"}
+    assert noisy == ({"config.packing_cross_contamination"} if fixture == "trl-yaml" else set())
