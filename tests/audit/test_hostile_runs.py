@@ -23,9 +23,9 @@ WRONG = st.sampled_from(
 SETTING_NAMES = [
     *SOUND, "eval_steps", "save_steps", "metric_for_best_model", "neftune_noise_alpha", "deepspeed",
     "distributed_state", "gradient_checkpointing_kwargs", "model_init_kwargs", "val_size", "num_devices",
-    "total_train_batch_size", "optim", "early_stopping_patience", "streaming", "max_seq_length", "packing_strategy", "eos_token", "warmup_ratio",
-    "loraplus_lr_ratio", "load_in_4bit", "init_adapter", "finetuning_type", "stage", "rl", "greater_is_better",
-    "load_best_model_at_end", "train_sampling_strategy",
+    "total_train_batch_size", "optim", "early_stopping_patience", "streaming", "max_seq_length",
+    "packing_strategy", "eos_token", "warmup_ratio", "loraplus_lr_ratio", "load_in_4bit", "init_adapter",
+    "finetuning_type", "stage", "rl", "greater_is_better", "load_best_model_at_end", "train_sampling_strategy",
 ]  # fmt: skip
 ADAPTER_NAMES = [
     "r", "lora_alpha", "lora_dropout", "target_modules", "modules_to_save", "rank_pattern", "alpha_pattern",

@@ -73,6 +73,16 @@ def test_a_scan_in_chunks_is_the_same(tmp_path: Path, monkeypatch: pytest.Monkey
     assert parts.sum_squares == pytest.approx(whole.sum_squares)
 
 
+@pytest.mark.filterwarnings("error")
+def test_values_beyond_the_range_of_float32(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.safetensors", {"t": np.array([1e200, -3.0])})
+    scan = scan_tensor(path, read_header(path).tensors[0])
+    assert scan.max_abs == 1e200
+    assert scan.sum_squares == float("inf")
+    path = save(tmp_path / "b.safetensors", {"t": np.array([1e30, 1e30], dtype=np.float32)})
+    assert scan_tensor(path, read_header(path).tensors[0]).sum_squares == pytest.approx(2e60)
+
+
 def test_an_unknown_dtype_can_still_be_zero(tmp_path: Path) -> None:
     path = save(tmp_path / "a.safetensors", {"t": np.zeros(8, dtype=np.uint8)}, {"t": "F8_E4M3"})
     scan = scan_tensor(path, read_header(path).tensors[0])
