@@ -149,6 +149,18 @@ def test_torchtune_cuts_although_it_writes_eos(tmp_path: Path) -> None:
     assert found.fix.key == "tokenizer.max_seq_len"
 
 
+def test_prompts_that_are_cut_at_the_start(tmp_path: Path) -> None:
+    rows = [*sound_rows(9), pair("Be short. " * 40, " Yes, I will.")]
+    keep_end = replace(TRL, max_length=256, overflow="truncate_start")
+    found = finding(audited(tmp_path, rows, profile=keep_end), "data.truncated_prompt")
+    assert found.rows == (9,)
+    assert found.fix is not None
+    assert found.fix.to == 512
+    assert "data.truncated_prompt" not in ids(
+        audited(tmp_path, [*sound_rows(9), long_pair(300)], profile=TRL_256)
+    )
+
+
 def test_dropped_rows(tmp_path: Path) -> None:
     rows = [chat(f"Question {i}?", f"Answer {i}.") for i in range(30)] + [chat("Long?", "y" * 400)] * 3
     result = audited(tmp_path, rows, profile=AXOLOTL)

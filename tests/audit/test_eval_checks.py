@@ -50,6 +50,13 @@ def test_the_same_prompt_with_another_answer_is_a_warning(tmp_path: Path) -> Non
     assert found.severity.value == "warning"
 
 
+def test_another_system_text_does_not_hide_contamination(tmp_path: Path) -> None:
+    rows = [*sound_rows(50), chat(LONG, "The clerk does.", system="You are a clerk of the harbour.")]
+    result = audited(tmp_path, rows, eval_rows=[*held_out(), chat(LONG, "The clerk does.")])
+    assert finding(result, "eval.contamination_exact").values["train_rows"] == [50]
+    assert "eval.contamination_near" not in ids(result)
+
+
 def test_near_contamination(tmp_path: Path) -> None:
     rows = [*sound_rows(50), pair(LONG, " The clerk does.")]
     item = pair(LONG.replace("morning", "evening"), " The clerk does.")

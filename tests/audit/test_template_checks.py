@@ -191,6 +191,21 @@ def test_a_template_without_system_turns_drops_them(tmp_path: Path) -> None:
     assert found.values["role"] == "system"
 
 
+def test_tool_calls_that_the_template_leaves_out(tmp_path: Path) -> None:
+    call = {"id": "1", "function": {"name": "read_gauge", "arguments": "{}"}}
+    row = chat("How high is the tide?", "")
+    row["messages"][1]["tool_calls"] = [call]
+    found = finding(audited(tmp_path, [row]), "template.content_dropped")
+    assert found.values["field"] == "tool_calls"
+    assert "read_gauge" in found.message
+    writing = with_template(
+        CHATML.replace(
+            "m['content'] +", "m['content'] + (m['tool_calls']|tojson if 'tool_calls' in m else '') +"
+        )
+    )
+    assert "template.content_dropped" not in ids(audited(tmp_path, [row], tokenizer=writing))
+
+
 def test_trimming_and_escaping_are_no_loss() -> None:
     turns = (Turn("user", "  two   words \n"), Turn("assistant", 'say "hi"\nplease'))
     conversation = Conversation(Shape.MESSAGES, turns)

@@ -40,6 +40,8 @@ LABEL_CHARACTERS = 60
 SAMPLE_FIRST = 100
 SAMPLE_SPREAD = 200
 
+SYSTEM_ROLES = ("system", "developer")
+
 _SHAPE_CODE = {shape: code for code, shape in enumerate(SHAPES)}
 _DROPPED_CODE = {reason: code for code, reason in enumerate(DROPPED)}
 
@@ -84,15 +86,19 @@ def hash_of(text: str) -> int:
 
 
 def prompt_and_answer(conversation: Conversation) -> tuple[str, str]:
-    """The two texts that rows are compared by.
+    """The two texts that rows are compared by: without the system turn, which training and eval rows often do
+    not share.
 
     Tool calls are part of the answer and images and tools of the prompt: without them two rows that call
         different
     functions, or ask the same of different images, would look alike.
     """
-    return _with_extras(
-        conversation, conversation.answer_start, conversation.prompt_text, conversation.answer_text
-    )
+    start = conversation.answer_start
+    return _with_extras(conversation, start, _without_system(conversation, start), conversation.answer_text)
+
+
+def _without_system(conversation: Conversation, start: int) -> str:
+    return "\n".join(turn.text for turn in conversation.turns[:start] if turn.role not in SYSTEM_ROLES)
 
 
 def _with_extras(conversation: Conversation, start: int, prompt: str, answer: str) -> tuple[str, str]:
@@ -263,7 +269,7 @@ class _Collector:
             tokens=tokens,
         )
         prompt, answer = _with_extras(conversation, start, view.prompt, view.answer)
-        has_system = bool(conversation.turns) and conversation.turns[0].role in ("system", "developer")
+        has_system = bool(conversation.turns) and conversation.turns[0].role in SYSTEM_ROLES
         prompt_key, answer_key = normalised(prompt), normalised(answer)
         self.columns.set_last(
             readable=1,
@@ -292,6 +298,8 @@ class _Collector:
             hit = scan(view)
             if hit is not None:
                 hits.add(row.row, hit)
+        if has_system:
+            prompt, _ = _with_extras(conversation, start, _without_system(conversation, start), answer)
         self._keep(view, prompt, answer)
 
     def _add_tokens(self, tokens: TokenizedRow) -> None:

@@ -134,7 +134,8 @@ class DatasetFacts:
         systems: how often each system text occurs. answers: the same for the shortest answers, normalised, to
             find sets of labels.
         tokens: token counts; None without a tokenizer.
-        texts: yields `(row, prompt, answer)` of every readable row again, in order. conversations: yields
+        texts: yields `(row, prompt, answer)` of every readable row again, in order; the prompt without the
+            system turn. conversations: yields
             `(row, conversation)` of every readable row, by reading the source again.
         sample: rows for the checks that try something out on the template: the first ones, and others spread
             over the whole set.

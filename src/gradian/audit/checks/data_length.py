@@ -107,6 +107,44 @@ def truncated_completion(context: AuditContext) -> Iterator[Observation]:
 
 
 @check(
+    "data.truncated_prompt",
+    title="Prompts cut by the length limit",
+    severity=Severity.WARNING,
+    needs=(Need.TOKENS,),
+    row_level=True,
+    explain="""
+The trainer cuts long rows at the start (TRL's `truncation_mode: keep_end`), or prompt and answer in
+proportion (LLaMA-Factory): the beginning of the prompt is lost, often the system text or the task itself, and
+the answer is learnt without what it answers.
+
+**Fix.** Raise the limit to the value named.
+""",
+)
+def truncated_prompt(context: AuditContext) -> Iterator[Observation]:
+    facts, profile = context.dataset, context.profile
+    assert facts is not None
+    tokens = facts.tokens
+    assert tokens is not None
+    if profile.overflow not in ("truncate_start", "truncate_proportional"):
+        return
+    kept_prompt, full_prompt = tokens.kept - tokens.kept_loss, tokens.full - tokens.full_loss
+    cut = tokens.known & (tokens.dropped == 0) & (tokens.kept < tokens.full)
+    shorter = (kept_prompt < full_prompt) | (profile.overflow == "truncate_start")
+    rows = np.flatnonzero(cut & shorter & (tokens.kept_loss > 0)).tolist()
+    if rows:
+        lengths = lengths_of(facts)
+        yield Observation(
+            title=f"{len(rows):,} of {plural(facts.rows, 'row')} lose a part of their prompt ({some(rows)})",
+            message=f"{length_key(context).key} is {profile.max_length:,} tokens; the longest row has "
+            f"{lengths['longest']:,}.",
+            rows=rows,
+            values={"max_length": profile.max_length, **lengths},
+            assumes=f"{profile.trainer} cuts longer rows ({profile.overflow})",
+            fix=raise_limit(context, tokens.full, rows),
+        )
+
+
+@check(
     "data.rows_dropped_too_long",
     title="Rows left out because they are too long",
     severity=Severity.ERROR,

@@ -131,11 +131,14 @@ def contamination_near(context: AuditContext) -> Iterator[Observation]:
     }
     if not items:
         return
-    pairs = _near_prompts(context, train, held_out, items)
     best: dict[int, near.Pair] = {}
-    for pair in pairs:
+    for pair in _near_prompts(context, train, held_out, items):
         if pair.left not in best or pair.similarity > best[pair.left].similarity:
             best[pair.left] = pair
+    texts = train.texts_of({pair.right for pair in best.values()})
+    # Equal but for the system turn or punctuation: `eval.contamination_exact` reports these.
+    for item in [item for item, pair in best.items() if loose(texts[pair.right][0]) == loose(items[item])]:
+        del best[item], items[item]
     passages = {
         overlap.item: overlap
         for overlap in shared_passages(

@@ -289,7 +289,8 @@ Collators that learn answers only by a marker (`DataCollatorForCompletionOnlyLM`
 that a marker which is in the text need not be in the ids; the row is then masked as a whole and nothing is
 learnt from it.
 
-Only checked when the marker is given (`--response-marker`).
+Only checked when the marker is known: from `--response-marker`, or a `response_template` in the run's
+    configuration.
 
 **Fix.** The evidence proposes a text that stands right before the answers in at least 99 % of the rows.
 
@@ -301,8 +302,11 @@ def response_marker_missing(context: AuditContext) -> Iterator[Observation]:
     assert facts is not None
     assert tokenizer is not None
     marker = context.inputs.response_marker
+    if marker is None and context.run is not None:
+        settings = context.run.settings
+        marker = settings.text("response_template") or settings.text("response_part")
     if marker is None:
-        raise NotApplicableError("no response marker given")
+        raise NotApplicableError("no response marker known")
     # A marker at the start of a line has other ids than one on its own: collators are given either form.
     forms = {tuple(tokenizer.encode(marker, False))}
     newline = tokenizer.encode("\n", False)

@@ -72,6 +72,9 @@ def lost_content(conversation: Conversation, rendered: str) -> list[Lost]:
             value = turn.extra.get(key)
             if isinstance(value, str) and value.strip() and " ".join(value.split()) not in text:
                 lost.append(Lost(index, turn.role, key, value.strip()))
+        for name in _called(turn):
+            if name not in text:
+                lost.append(Lost(index, turn.role, "tool_calls", f"call of {name}"))
         pieces = [turn.text] if not isinstance(turn.content, list) else _text_parts(turn.content)
         for piece in pieces:
             wanted = " ".join(piece.split())
@@ -86,6 +89,18 @@ def lost_content(conversation: Conversation, rendered: str) -> list[Lost]:
                 kept = _longest_kept_end(wanted, text, position)
                 lost.append(Lost(index, turn.role, "content", wanted[: len(wanted) - kept].strip()))
     return lost
+
+
+def _called(turn: Turn) -> list[str]:
+    """The names of the functions that a turn calls."""
+    calls = turn.extra.get("tool_calls")
+    functions = (
+        [call.get("function", call) for call in calls or () if isinstance(call, dict)]
+        if isinstance(calls, list)
+        else []
+    )
+    names = [function.get("name") for function in functions if isinstance(function, dict)]
+    return [name for name in names if isinstance(name, str) and name]
 
 
 def _text_parts(content: list[object]) -> list[str]:
@@ -128,8 +143,8 @@ def _representatives(hits: Hits) -> set[int]:
     explain="""
 A part of a message is not in the rendered text, so that it is never learnt: templates strip the reasoning of
     all
-assistant turns but the last, ignore a `thinking` key that is called `reasoning_content` in theirs, or drop a
-system turn.
+assistant turns but the last, leave out tool calls, ignore a `thinking` key that is called `reasoning_content`
+in theirs, or drop a system turn.
 
 **How.** Up to three rows of every pattern (roles, reasoning, kinds of content, keys) are rendered; where
 something is lost, all rows of that pattern are.
@@ -185,6 +200,8 @@ def _lost_in(context: AuditContext, conversation: Conversation) -> list[Lost]:
 def _drop_fix(lost: Lost, trained: bool) -> str:
     if lost.field in REASONING and lost.field != "reasoning_content":
         return f"rename the key {lost.field!r} -> 'reasoning_content', or use a template that reads it"
+    if lost.field == "tool_calls":
+        return "use a template that renders tool calls: without them the model never learns to call a tool"
     if trained:
         return (
             "split conversations so that each trained turn is the last one, or use a template that keeps it"
