@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -174,6 +175,29 @@ def test_yaml_that_unfolds_without_end_is_read_in_little_memory() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
     assert len(parse_yaml_object("\n".join(lines))) == 12
+
+
+def test_merge_keys_do_not_multiply_without_end() -> None:
+    """PyYAML before 6.0.4 makes 9 to the power of 11 pairs of this, later ones two."""
+    lines = ["a0: &a0 {x: 1, y: 2}"]
+    lines += [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, 12)]
+    with contextlib.suppress(ArtefactError):
+        assert all(len(value) == 2 for value in parse_yaml_object("\n".join(lines)).values())
+
+
+def test_a_merge_is_bounded() -> None:
+    keys = ", ".join(f"k{number}: 1" for number in range(1200))
+    with pytest.raises(ArtefactError, match="merge keys"):
+        parse_yaml_object(f"a: &a {{{keys}}}\nb: {{<<: *a}}")
+    assert len(parse_yaml_object(f"a: {{{keys}}}")["a"]) == 1200
+    assert parse_yaml_object("a: &a {x: 1}\nb: {<<: *a, y: 2}")["b"] == {"x": 1, "y": 2}
+
+
+def test_a_large_yaml_file_is_left_unread(tmp_path: Path) -> None:
+    (tmp_path / "large.yaml").write_text("a: 1\n" * 100_000)
+    configs, problems = find_config_files(tmp_path, ["large.yaml"])
+    assert configs == []
+    assert [(problem.path, problem.kind) for problem in problems] == [("large.yaml", "not_read")]
 
 
 def test_other_json_and_yaml_files_are_no_configuration(tmp_path: Path) -> None:

@@ -161,6 +161,23 @@ def test_damage_is_one_clause(tmp_path: Path, data: bytes, why: str) -> None:
         read_training_args(write(tmp_path, data))
 
 
+@pytest.mark.parametrize(
+    "pickled",
+    [
+        b"\x80\x02]r\xff\xff\xff\x7f.",  # a memo index of two thousand million
+        b"\x80\x05\x96\x00\x00\x00\x00\x10\x00\x00\x00.",  # a bytearray of 64 GB
+        b"\x80\x04\x8e\x00\x00\x00\x00\x10\x00\x00\x00.",  # bytes of 64 GB
+    ],
+    ids=["memo", "bytearray", "bytes"],
+)
+def test_claims_of_size_take_no_memory(tmp_path: Path, pickled: bytes) -> None:
+    resource = pytest.importorskip("resource")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ArtefactError):
+        read_training_args(write(tmp_path, zipped(pickled)))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
+
+
 def test_a_value_that_refers_to_itself_ends(tmp_path: Path) -> None:
     loop: list[object] = []
     loop.append(loop)

@@ -15,6 +15,9 @@ import yaml
 #: Largest text artefact that is read. A trainer_state.json of a million logged steps is about 200 MB;
 #: those in the wild are below 10 MB.
 MAX_TEXT_BYTES = 256 * 1024 * 1024
+#: Longest YAML text that is parsed, in characters: the parser is slow, and a configuration is a few kB.
+MAX_YAML_CHARACTERS = 256 * 1024
+MAX_MERGED_KEYS = 1000  # of one mapping, after its merge keys (`<<`) were followed
 #: Largest configuration file that is read: a trainer's configuration is a few kB.
 MAX_CONFIG_BYTES = 4 * 1024 * 1024
 
@@ -83,10 +86,26 @@ def read_json_object(path: Path, limit: int = MAX_TEXT_BYTES) -> dict[str, Any]:
     return value
 
 
+class ConfigLoader(yaml.SafeLoader):
+    """PyYAML's safe loader, bounded: before 6.0.4 merge keys of merge keys multiply their pairs without end."""
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        before = len(node.value)
+        super().flatten_mapping(node)
+        if before < len(node.value) > MAX_MERGED_KEYS:
+            raise yaml.constructor.ConstructorError(
+                None, None, "merge keys make a mapping too large", node.start_mark
+            )
+
+
 def parse_yaml_object(text: str) -> dict[str, Any]:
     """The mapping in a YAML text, without building any object. Raises ArtefactError."""
+    if len(text) > MAX_YAML_CHARACTERS:
+        raise ArtefactError(
+            f"is longer than {MAX_YAML_CHARACTERS // 1024} kB, which no trainer's configuration is"
+        )
     try:
-        value = yaml.safe_load(text)
+        value = yaml.load(text, Loader=ConfigLoader)  # noqa: S506 - a SafeLoader
     except RecursionError:
         raise ArtefactError("is nested too deeply to be a trainer's configuration") from None
     except yaml.YAMLError as error:

@@ -9,6 +9,7 @@ from typing import Any
 
 from gradian.run.artefact import (
     MAX_CONFIG_BYTES,
+    MAX_YAML_CHARACTERS,
     ArtefactError,
     RunProblem,
     parse_json,
@@ -70,6 +71,9 @@ def find_config_files(folder: Path, entries: Iterable[str]) -> tuple[list[Config
         )
     for name in names[:MAX_FILES]:
         is_json = name.lower().endswith(".json")
+        if not is_json and _size(folder / name) > MAX_YAML_CHARACTERS:
+            problems.append(RunProblem(name, "is too large to be a trainer's configuration", "not_read"))
+            continue
         try:
             text = read_text(folder / name, MAX_CONFIG_BYTES)
             values = parse_json(text) if is_json else parse_yaml_object(text)
@@ -81,6 +85,13 @@ def find_config_files(folder: Path, entries: Iterable[str]) -> tuple[list[Config
         if config is not None:
             found.append(config)
     return found, problems
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def classify(name: str, values: Any) -> ConfigFile | None:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from gradian.errors import InputError
-from gradian.rows.profile import TrainerProfile
 from gradian.run.adapter import AdapterFile, Checkpoint, has_adapter, inside, read_adapter
 from gradian.run.artefact import ArtefactError, RunProblem
 from gradian.run.axolotl import ARGUMENT_NAMES as AXOLOTL_ARGUMENT_NAMES
@@ -25,7 +24,8 @@ from gradian.run.log_history import LogHistory
 from gradian.run.model_card import CARD_NAMES, ModelCard, read_model_card
 from gradian.run.places import Place, Places, find_places
 from gradian.run.profile import Evidence, FoundVersion, detect_profile, parse_trainer_override
-from gradian.run.settings import RunSettings, SettingsBuilder
+from gradian.run.record import Run
+from gradian.run.settings import SettingsBuilder
 from gradian.run.tensorboard import PREFIX as EVENTS_PREFIX
 from gradian.run.tensorboard import EventLog, read_event_folder
 from gradian.run.tokenizer_files import has_tokenizer, read_chat_template
@@ -42,49 +42,7 @@ ADAPTER_NAMES: Mapping[str, str] = {"r": "lora_r", "revision": "base_revision"}
 
 T = TypeVar("T")
 
-
-@dataclass(frozen=True)
-class Run:
-    """A run folder.
-
-    Attributes:
-        path: the folder.
-        profile: what the trainer did to rows.
-        settings: every setting that some file states.
-        logs: the log of the whole run; None when none was found.
-        adapter: the final adapter (the folder's own, else `adapter/` or the like, else the last
-            checkpoint's).
-        checkpoints: saved steps, ascending.
-        versions: package -> version and the file that states it.
-        card: the model card; None without one.
-        tokenizer_folder: the folder that holds the run's tokenizer; None without one.
-        chat_template: the run's chat template, and chat_template_file where it was read.
-        full_weights: names of full model weights in the folder itself (a merged model).
-        args_class: class of the pickled training arguments; "" without one.
-        artefacts: the files that were read, relative to the folder, sorted.
-        problems: what could not be read and why.
-    """
-
-    path: Path
-    profile: TrainerProfile
-    settings: RunSettings
-    logs: LogHistory | None = None
-    adapter: AdapterFile | None = None
-    checkpoints: tuple[Checkpoint, ...] = ()
-    versions: Mapping[str, FoundVersion] = field(default_factory=dict)
-    card: ModelCard | None = None
-    tokenizer_folder: Path | None = None
-    chat_template: str | None = None
-    chat_template_file: str | None = None
-    full_weights: tuple[str, ...] = ()
-    args_class: str = ""
-    artefacts: tuple[str, ...] = ()
-    problems: tuple[RunProblem, ...] = ()
-
-    @property
-    def base_model(self) -> str | None:
-        """The base model that the run names; None when no file does."""
-        return self.settings.text("base_model")
+__all__ = ["Run", "read_run"]
 
 
 def read_run(path: str | Path, trainer: str | None = None) -> Run:

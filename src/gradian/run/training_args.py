@@ -15,10 +15,10 @@ import pickle
 import re
 import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from gradian.run.artefact import ArtefactError, read_bytes
 
@@ -120,8 +120,23 @@ class Inert:
         self.items.append((key, value))
 
 
-class InertUnpickler(pickle.Unpickler):
-    """An unpickler that imports nothing: `find_class` makes a stand-in of the name and records it."""
+#: Opcodes that trainers' files do not hold and that could allocate what they claim, or look into a registry.
+REFUSED_OPCODES = (
+    pickle.BYTEARRAY8, pickle.NEXT_BUFFER, pickle.READONLY_BUFFER, pickle.EXT1, pickle.EXT2, pickle.EXT4,
+)  # fmt: skip
+
+
+class InertUnpickler(pickle._Unpickler):
+    """An unpickler that imports nothing: `find_class` makes a stand-in of the name and records it.
+
+    It is the one written in Python. The one in C keeps its memo in an array, which a file of twenty bytes can make
+    tens of gigabytes long (`LONG_BINPUT` with a large index); here the memo is a dict.
+    """
+
+    dispatch: ClassVar[dict[int, Callable[[pickle._Unpickler], None]]] = {
+        opcode: load for opcode, load in pickle._Unpickler.dispatch.items()
+        if opcode not in {refused[0] for refused in REFUSED_OPCODES}
+    }  # fmt: skip
 
     def __init__(self, stream: io.BytesIO) -> None:
         super().__init__(stream)
