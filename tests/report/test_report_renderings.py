@@ -228,7 +228,7 @@ def written_forms(value: float | int) -> set[str]:
     """Every form in which a number may appear; independent of the code under test."""
     if isinstance(value, int):
         return {f"{value:,}"}
-    forms = {f"{value:.3f}", f"{abs(value):.3f}", f"{100 * value:.1f}%", f"{abs(value):.1e}"}
+    forms = {f"{value:,.3f}", f"{abs(value):,.3f}", f"{100 * abs(value):.1f}%", f"{abs(value):.1e}"}
     return forms | ({"p < 0.001"} if 0 <= value < 0.001 else set())
 
 
@@ -241,6 +241,8 @@ def numbers_of(value: Any, path: str = "") -> list[tuple[str, float | int]]:
     return [pair for key, entry in pairs for pair in numbers_of(entry, f"{path}.{key}")]
 
 
+# A terminal leaves the settings to gradian.yaml, and the numbers and notes of findings to report.json.
+LEFT_TO_FILES = re.compile(r"^\.provenance\.config|^\.findings\.\d+\.(values|count|of)")
 NOT_PRINTED = re.compile(
     r"^\.schema_version|^\.(groups|findings)\.\d+\.rows\.|^\.timings|^\.items\.\d+\.item$"  # rows as a count
     r"|^\.items\.[03]\."  # these two were kept
@@ -255,7 +257,9 @@ def test_every_number_of_the_model_is_in_every_rendering(format: str) -> None:
         re.findall(r"-\d[\d,]*\.\d+", words)
     )
     numbers = [pair for pair in numbers_of(report.model_dump()) if not NOT_PRINTED.search(pair[0])]
-    assert len(numbers) > 150
+    if format == "text":
+        numbers = [pair for pair in numbers if not LEFT_TO_FILES.search(pair[0])]
+    assert len(numbers) > 140
     missing = [(path, value) for path, value in numbers if not written_forms(value) & tokens]
     assert missing == []
 
@@ -270,7 +274,7 @@ def test_every_sentence_of_the_model_is_in_every_rendering(format: str) -> None:
         *report.limits,
         *report.provenance.rows_left_out,
         *report.evaluation.notes,
-        *(finding.title for finding in report.findings),
+        *(f.title for f in report.findings if format != "text" or f.severity.value != "info"),
         CUT,
         *(item.tuned_said for item in report.items if item.outcome == "lost"),
         *report.provenance.versions.values(),
@@ -387,8 +391,8 @@ def test_html_tables_sort_by_number_and_headers_are_buttons() -> None:
     page = render(MECHANICAL, "html")
     table = re.search(r'<table id="table-harmful-rows">.*?</table>', page, re.DOTALL)
     assert table is not None
-    assert table.group().count('<button type="button">') == 9
-    assert 'data-sort="-9.31">hurt 9.310' in table.group()
+    assert table.group().count('<button type="button">') == 11
+    assert 'data-sort="-0.0931">hurt 0.093' in table.group()
 
 
 def test_where_the_tuned_model_leaves_the_wanted_answer_is_marked() -> None:

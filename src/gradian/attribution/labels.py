@@ -18,7 +18,25 @@ LABEL_TERMS = 3
 REPRESENTATIVES = 3
 #: Too common in instructions and answers of any kind to tell groups apart.
 _FRAME_WORDS = frozenset(
-    ["user", "assistant", "system", "question", "answer", "text", "following", "please", "give", "write", "based", "given", "sentence", "true", "false", "none", "null"]
+    [
+        "user",
+        "assistant",
+        "system",
+        "question",
+        "answer",
+        "text",
+        "following",
+        "please",
+        "give",
+        "write",
+        "based",
+        "given",
+        "sentence",
+        "true",
+        "false",
+        "none",
+        "null",
+    ]
 )
 
 

@@ -12,7 +12,7 @@ from gradian.attribution.agreement import EngineAgreement, compare_engines
 from gradian.attribution.effects import GroupEffect, group_effects, solve_sweep
 from gradian.attribution.groups import UNCLUSTERED, Grouping
 from gradian.engines.blocks import BlockPair, Float64
-from gradian.engines.fisher import HEADLINE_DAMPING
+from gradian.engines.fisher import HEADLINE_DAMPING, solve
 from gradian.engines.table import ENGINES
 from gradian.index.store import IndexStore
 
@@ -25,8 +25,9 @@ class Scoring:
     """Scores and effects, rows by position in the index.
 
     Attributes:
-        engine: that ranks rows. item_scores: [n, m], one column an item; scores: their mean [n].
-        group_scores: scores of the exact Fisher at the headline damping, [n].
+        engine: that ranks rows. item_scores: [n, m], one column an item, all items weighed alike; scores: their
+            mean [n], in the engine's own unit.
+        row_effects: exact effect of removing each row alone, nats [n].
         effects: one for each group of the grouping, in its order.
         agreement: against the curvature-free engine.
     """
@@ -34,7 +35,7 @@ class Scoring:
     engine: str
     item_scores: Float64
     scores: Float64
-    group_scores: Float64
+    row_effects: Float64
     effects: tuple[GroupEffect, ...]
     agreement: EngineAgreement
 
@@ -58,6 +59,7 @@ def score_rows(
     """
     check = CHECK_ENGINE if engine != CHECK_ENGINE else "graddot"
     dots = ENGINES["graddot"].score(_blocks(store, queries))
+    balance = balancing_weights(queries)
     gram = store.array("gram")
     if gram is None or gram.shape != (store.count, store.count):
         gram = _gram(store)
@@ -65,13 +67,13 @@ def score_rows(
     solutions = solve_sweep(gram, dots)
 
     def score(name: str) -> Float64:
+        # Every engine is linear in the query (the cosine up to its norm), so items are weighed afterwards.
         if name == "graddot":
-            return dots
+            return dots * balance
         if name == "fisher":
-            from gradian.engines.fisher import solve
-
-            return solve(gram, dots, HEADLINE_DAMPING).scores
-        return ENGINES[name].score(_blocks(store, queries))
+            return solve(gram, dots, HEADLINE_DAMPING).scores * balance
+        plain = ENGINES[name].score(_blocks(store, queries))
+        return plain if name == "gradcos" else plain * balance
 
     item_scores = score(engine)
     means = item_scores.mean(axis=1)
@@ -90,10 +92,20 @@ def score_rows(
         engine=engine,
         item_scores=item_scores,
         scores=means,
-        group_scores=solutions[HEADLINE_DAMPING].scores[:, 0],
+        row_effects=solutions[HEADLINE_DAMPING].row_removal_effects()[:, 0],
         effects=tuple(effects),
         agreement=agreement,
     )
+
+
+def balancing_weights(queries: NDArray[np.float32]) -> Float64:
+    """Weights [m] that give every lost item the same say in the ranking of rows: `mean |q| / |q_i|`.
+
+    One lost item is one lost item. Without the weights the few whose answers are longest or furthest off decide, since their
+    gradients are several times larger. (Groups are judged in nats, and there an item counts by its nats.)
+    """
+    norms = np.linalg.norm(queries.astype(np.float64), axis=1)
+    return np.divide(norms.mean(), norms, out=np.zeros_like(norms), where=norms > 0)
 
 
 def _blocks(store: IndexStore, queries: NDArray[np.float32]) -> Iterator[BlockPair]:

@@ -67,6 +67,10 @@ class FisherSolution:
         weights = np.linalg.solve(kept.T, self.scores[inside])
         return np.asarray(weights.sum(axis=0) / len(self.scores))
 
+    def row_removal_effects(self) -> Float64:
+        """`removal_effect` of every row alone, nats, [n, m]: `s_j / (n (1 - M_jj))`."""
+        return np.asarray(self.scores / (len(self.scores) * (1 - np.diag(self.leverage)))[:, None])
+
     def first_order_effect(self, members: Sequence[int]) -> Float64:
         """`sum s_j / n` over the members, nats, [m]."""
         return np.asarray(self.scores[np.asarray(members, dtype=int)].sum(axis=0) / len(self.scores))

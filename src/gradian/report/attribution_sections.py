@@ -187,7 +187,8 @@ def rows_section(report: Report, caps: Caps) -> Section:
     summary = (
         f"{count(total, 'row')} scored; this report holds {len(report.rows):,}: {len(harmful):,} hurt, "
         f"{len(helpful):,} helped{f', {neither:,} neither' if neither else ''}. "
-        "A row's score over the number of training rows is, to first order, what training on it did, in nats."
+        "Share: the row's part of all harm (or help). Alone: the exact effect of removing this row alone, which is "
+        "small where others can take its place."
     )
     blocks: list[Block] = [Prose(summary, tone="muted")]
     for name, caption, rows, cap in (
@@ -204,7 +205,8 @@ def _rows_table(
 ) -> Table:
     columns = (
         Column("where", code=True, keep_end=True),
-        Column("score", numeric=True),
+        Column("share", numeric=True),
+        Column("alone, nats", numeric=True, rank=2),
         Column("group", rank=1, least=16, limit=GROUP_CHARACTERS),
         Column("findings", code=True, rank=3, limit=120),
         Column("prompt", code=True, rank=6, limit=characters),
@@ -212,11 +214,13 @@ def _rows_table(
         Column("tokens", numeric=True, rank=4),
         Column("loss", numeric=True, rank=4),
         Column("row", numeric=True, rank=5),
+        Column("score", numeric=True, rank=7),
     )
     cells = tuple(
         (
             Cell(location(row.file, row.line, row.row), float(row.row)),
-            Cell(effect(row.score), row.score, _effect_tone(row.score)),
+            Cell(percent(abs(row.share)), row.share),
+            Cell(effect(row.removal_effect), row.removal_effect, _effect_tone(row.removal_effect)),
             Cell(groups.get(row.group, row.group)),
             Cell(", ".join(row.findings) or "none"),
             Cell(row.prompt),
@@ -224,6 +228,7 @@ def _rows_table(
             Cell(f"{row.tokens:,}", float(row.tokens)),
             Cell(magnitude(row.loss), row.loss),
             Cell(f"{row.row:,}", float(row.row)),
+            Cell(magnitude(row.score), row.score),
         )
         for row in rows[:cap]
     )

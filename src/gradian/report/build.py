@@ -219,6 +219,8 @@ def _rows(a: Attributed, findings: Sequence[Finding]) -> list[RowScore]:
             for number in finding.rows:
                 having.setdefault(number, []).append(finding.id)
     names = a.grouping.group_of(len(a.rows))
+    harm = float(-scores[scores < 0].sum()) or 1.0
+    helped = float(scores[scores > 0].sum()) or 1.0
     out = []
     for index in order:
         row, talk = a.rows.rows[index], a.rows.conversations[index]
@@ -228,8 +230,9 @@ def _rows(a: Attributed, findings: Sequence[Finding]) -> list[RowScore]:
                 row=row.row,
                 file=row.file,
                 line=row.line,
-                # The influence of one row, in nats of the averaged query loss: score / n.
-                score=significant(float(scores[index]) / len(a.rows)),
+                score=significant(float(scores[index])),
+                share=significant(float(scores[index]) / (harm if scores[index] < 0 else helped)),
+                removal_effect=significant(float(a.scoring.row_effects[index])),
                 group=names[index],
                 tokens=a.rows.tokens[index].loss_tokens,
                 loss=significant(float(a.losses[index])),

@@ -16,7 +16,11 @@ Tone = Literal["plain", "bad", "good", "warning", "muted"]
 
 @dataclass(frozen=True)
 class Caps:
-    """How much of each list one medium shows; what is left out is counted and report.json has it."""
+    """How much of each list one medium shows; what is left out is counted and report.json has it.
+
+    `infos`: findings that are no fault are listed too. `finding_values`: with all their numbers. `configuration`: the
+    resolved settings, which also lie beside the report as gradian.yaml.
+    """
 
     items: int
     groups: int
@@ -27,11 +31,14 @@ class Caps:
     locations: int
     item_characters: int
     row_characters: int
+    infos: bool = True
+    finding_values: bool = True
+    configuration: bool = True
 
 
 TERMINAL = Caps(
     items=5, groups=8, rows=10, helpful_rows=3, findings=6, detailed_groups=3, locations=3,
-    item_characters=400, row_characters=200,
+    item_characters=400, row_characters=200, infos=False, finding_values=False, configuration=False,
 )  # fmt: skip
 MARKDOWN = Caps(
     items=20, groups=30, rows=50, helpful_rows=10, findings=40, detailed_groups=10, locations=5,

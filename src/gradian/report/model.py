@@ -188,12 +188,23 @@ class Group(_Frozen):
 
 
 class RowScore(_Frozen):
-    """A training row and what it did, in nats (see the module's docstring for the sign)."""
+    """A training row and what it did (see the module's docstring for the sign).
+
+    Attributes:
+        score: `q . H^-1 g`, in the engine's own unit, by which rows are ranked; every lost item has the same say in it.
+        share: its part of all harm (negative: -0.05 is 5 % of it) or of all help (positive).
+        removal_effect: exact effect of removing this row alone, nats. Near copies of a row make it small: each of them
+            is replaceable.
+        tokens: targets that it was learnt from. loss: their summed loss, nats.
+        findings: ids of the audit's findings about this very row.
+    """
 
     row: int
     file: str
     line: int | None
     score: float
+    share: float
+    removal_effect: float
     group: str
     tokens: int
     loss: float

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradian.audit.finding import Finding
+from gradian.audit.finding import Finding, Severity
 from gradian.report.attribution_sections import groups_section, rows_section
 from gradian.report.content import (
     Block,
@@ -62,7 +62,7 @@ def sections(report: Report, caps: Caps) -> tuple[Section, ...]:
         rows_section(report, caps),
         steps_section(report.next_steps),
         limits_section(report.limits),
-        provenance_section(report),
+        provenance_section(report, caps),
     )
     return tuple(section for section in candidates if section.blocks)
 
@@ -97,8 +97,11 @@ def _verdict_facts(verdict: Verdict) -> tuple[Fact, ...]:
 def findings_section(findings: tuple[Finding, ...], caps: Caps) -> Section:
     """Errors first, then warnings, then infos; within one severity in the order of the model."""
     ordered = sorted(findings, key=lambda finding: finding.severity.rank)
-    shown = tuple(_note(finding, caps) for finding in ordered[: caps.findings])
+    listed = [finding for finding in ordered if caps.infos or finding.severity is not Severity.INFO]
+    shown = tuple(_note(finding, caps) for finding in listed[: caps.findings])
     more = left_out(len(ordered), len(shown), "finding")
+    if not shown and ordered:
+        return Section("findings", "What the audit found", (Prose(f"No fault. {more}", tone="muted"),))
     blocks: tuple[Block, ...] = (Notes(shown, more),) if shown else ()
     return Section("findings", "What the audit found", blocks)
 
@@ -114,7 +117,7 @@ def _note(finding: Finding, caps: Caps) -> Note:
             rest = max(finding.count, len(finding.locations)) - len(shown)
             affected += f" ({', '.join(shown)}{f' and {rest:,} more' if rest > 0 else ''})"
         evidence.append(f"{affected}.")
-    if finding.values:
+    if finding.values and caps.finding_values:
         evidence.append("; ".join(f"{name} {_value(value)}" for name, value in finding.values.items()) + ".")
     if finding.assumes:
         evidence.append(f"Assumes: {finding.assumes.rstrip('.')}.")
@@ -166,7 +169,7 @@ def limits_section(limits: tuple[str, ...]) -> Section:
     return Section("limits", "What this does not show", blocks)
 
 
-def provenance_section(report: Report) -> Section:
+def provenance_section(report: Report, caps: Caps) -> Section:
     """What the report rests on; timings are the only thing here that two equal runs do not share."""
     provenance = report.provenance
     facts = _provenance_facts(provenance)
@@ -178,7 +181,12 @@ def provenance_section(report: Report) -> Section:
     )
     blocks += [Bullets(heading, entries, compact=True) for heading, entries in lists if entries]
     tables = (
-        ("Configuration", tuple(Fact(name, _value(value)) for name, value in provenance.config.items())),
+        (
+            "Configuration",
+            tuple(Fact(name, _value(value)) for name, value in provenance.config.items())
+            if caps.configuration
+            else (),
+        ),
         ("Versions", tuple(Fact(name, version) for name, version in provenance.versions.items())),
         ("Seeds", tuple(Fact(name, str(seed)) for name, seed in provenance.seeds.items())),
         (
