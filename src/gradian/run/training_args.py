@@ -133,7 +133,7 @@ class InertUnpickler(pickle._Unpickler):
     tens of gigabytes long (`LONG_BINPUT` with a large index); here the memo is a dict.
     """
 
-    dispatch: ClassVar[dict[int, Callable[[pickle._Unpickler], None]]] = {
+    dispatch: ClassVar[dict[int, Callable[[pickle.Unpickler], None]]] = {
         opcode: load for opcode, load in pickle._Unpickler.dispatch.items()
         if opcode not in {refused[0] for refused in REFUSED_OPCODES}
     }  # fmt: skip
