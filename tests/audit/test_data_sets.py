@@ -234,6 +234,19 @@ def test_prose_cut_at_a_field_width(tmp_path: Path) -> None:
     assert "exactly 80 characters" in found.message
 
 
+def test_answers_cut_at_a_field_width_where_none_has_a_full_stop(tmp_path: Path) -> None:
+    words = ("harbour", "lantern", "violin", "orchard", "granite", "compass", "bakery", "meadow", "turbine")
+    titles = [" ".join(words[(i * 7 + j * (i % 5 + 1)) % 9] for j in range(3 + i % 7)) for i in range(120)]
+    rows = [pair(f"Title for text {i}?", title[:60]) for i, title in enumerate(titles)]
+    cut = tuple(i for i, title in enumerate(titles) if len(title) > 60)
+    assert len(cut) > 10
+    found = finding(audited(tmp_path, rows), "data.unfinished_completion")
+    assert set(cut) <= set(found.rows)
+    assert "A cut at 60 characters" in found.message
+    whole = [pair(f"Title for text {i}?", title) for i, title in enumerate(titles)]
+    assert "data.unfinished_completion" not in ids(audited(tmp_path, whole))
+
+
 def test_a_set_whose_answers_never_end_in_a_full_stop_is_silent(tmp_path: Path) -> None:
     rows = [
         pair(f"Title for text {i}?", f"the long and winding story of gate number {i} by the sea")

@@ -90,8 +90,7 @@ def prompt_and_answer(conversation: Conversation) -> tuple[str, str]:
     not share.
 
     Tool calls are part of the answer and images and tools of the prompt: without them two rows that call
-        different
-    functions, or ask the same of different images, would look alike.
+    different functions, or ask the same of different images, would look alike.
     """
     start = conversation.answer_start
     return _with_extras(conversation, start, _without_system(conversation, start), conversation.answer_text)

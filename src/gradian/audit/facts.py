@@ -45,14 +45,15 @@ class RowView:
 
 @dataclass(slots=True)
 class Hits:
-    """The rows in which a scan found something, by kind, ascending."""
+    """The rows in which a scan found something, by kind, ascending; the first hits with a detail as
+    samples."""
 
     kinds: dict[str, list[int]] = field(default_factory=dict)
     samples: list[tuple[int, Hit]] = field(default_factory=list)
 
     def add(self, row: int, hit: Hit) -> None:
         self.kinds.setdefault(hit.kind, []).append(row)
-        if len(self.samples) < SAMPLES:
+        if hit.detail and len(self.samples) < SAMPLES:
             self.samples.append((row, hit))
 
     @property

@@ -249,8 +249,7 @@ def refusal_boilerplate(context: AuditContext, hits: Hits) -> Iterator[Observati
     row_level=True,
     explain="""
 An answer says the same four words so often that they make up more than 30 % of it (at least 50 words), or one
-line
-stands in it ten times: the output of a model that was caught in a loop. Such rows teach the loop.
+line stands in it ten times: the output of a model that was caught in a loop. Such rows teach the loop.
 
 Source: the repetition rules of Gopher's data (Rae et al. 2021, arXiv 2112.11446).
 """,

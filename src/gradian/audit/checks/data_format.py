@@ -48,8 +48,7 @@ def json_share(facts: DatasetFacts) -> float:
     row_level=True,
     explain="""
 At least 80 % of the answers are JSON (a code fence or a reasoning block around it does not matter), and these
-do not
-parse: the model is taught to write JSON that fails.
+do not parse: the model is taught to write JSON that fails.
 
 **Avoided:** one JSON value per line; text after the JSON when more than 20 % of the answers have it.
 

@@ -259,8 +259,7 @@ def no_trainable_tokens(context: AuditContext) -> Iterator[Observation]:
     thresholds={"info_ratio": 0.02, "warning_ratio": 0.005},
     explain="""
 Only a small part of each row is a target: long context, very short answers. The mean loss then rests on few
-    tokens,
-is noisy, and an error in the mask is hard to see in it.
+tokens, is noisy, and an error in the mask is hard to see in it.
 
 **Severity.** Info when the median row is below 2 %, warning below 0.5 %. Nothing is necessarily wrong.
 
@@ -301,9 +300,8 @@ def low_trainable_ratio(context: AuditContext) -> Iterator[Observation]:
     row_level=True,
     explain="""
 A few answers are many times longer than the rest: more than 8 times the 99th percentile, or 20 times the
-    median
-when they are fewer than 1 % of the rows. With a loss that averages over tokens, one such row can weigh as
-much as dozens of others. Often it is a whole document that slipped into the answer column.
+median when they are fewer than 1 % of the rows. With a loss that averages over tokens, one such row can weigh
+as much as dozens of others. Often it is a whole document that slipped into the answer column.
 """,
 )
 def length_outliers(context: AuditContext) -> Iterator[Observation]:

@@ -50,10 +50,8 @@ def find_marker(view: RowView) -> Hit | None:
     row_level=True,
     explain="""
 The content of a message contains text such as `<|im_end|>`, `</s>` or `[INST]`. Where the tokenizer knows it,
-it
-becomes a control token in the middle of the content: a turn ends where none should, and a hostile row can
-    write turns
-of its own. Where it is another model's, it is noise that the model learns to write.
+it becomes a control token in the middle of the content: a turn ends where none should, and a hostile row can
+write turns of its own. Where it is another model's, it is noise that the model learns to write.
 
 **Severity.** Warning from 0.1 % of the rows on, else info. `<s>`, `[INST]` and the like only count when they
 are tokens of this tokenizer.
@@ -148,9 +146,8 @@ def trailing_whitespace(context: AuditContext, hits: Hits) -> Iterator[Observati
     thresholds={"runs_share": 0.05, "minimum_rows": 100},
     explain="""
 The rows stand in blocks, group after group or label after label, and the trainer does not shuffle them: the
-    model sees
-one kind at a time and forgets the first by the end. transformers' Trainer shuffles by default; streaming,
-sequential sampling and torchtune's `shuffle: False` do not.
+model sees one kind at a time and forgets the first by the end. transformers' Trainer shuffles by default;
+streaming, sequential sampling and torchtune's `shuffle: False` do not.
 
 **How.** The number of runs of equal labels is below 5 % of what a random order would have (Wald-Wolfowitz).
 
@@ -197,8 +194,7 @@ def sorted_by_group(context: AuditContext) -> Iterator[Observation]:
     thresholds={"rows": 100, "passes": 10},
     explain="""
 There are fewer than 100 different rows, or each is seen more than 10 times: the model learns them by heart.
-    Guides for
-LoRA name one to three passes.
+Guides for LoRA name one to three passes.
 
 **Severity.** Warning for more than 10 passes, info for few rows.
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     row_level=True,
     explain="""
 A line of the file is no JSON object: the JSON is broken or cut off, the bytes are not UTF-8, or the line
-    holds a
-`NaN`, which JSON does not know. Loaders stop at the first such line, or fill it with nulls, or leave it out.
+holds a `NaN`, which JSON does not know. Loaders stop at the first such line, or fill it with nulls, or leave
+it out.
 
 **Fix.** Repair or remove the lines named. A byte-order mark at the start and blank lines at the end are no
 fault and are not reported.

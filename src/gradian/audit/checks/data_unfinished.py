@@ -7,10 +7,12 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from gradian.audit.checks.data_format import json_share
 from gradian.audit.facts import Hit, Hits, RowView
 from gradian.audit.finding import Fix, Severity
-from gradian.audit.forms import open_form, sentence_end
+from gradian.audit.forms import ends_properly, open_form, sentence_end, without_stop
 from gradian.audit.registry import Need, Observation, check
 from gradian.audit.wording import listed, plural, some
 
@@ -24,6 +26,7 @@ _CERTAIN = (_JSON, _FENCE)
 _LIKELY = ("an open bracket", "an open quotation")
 _NO_END = "no end of sentence"
 _END = "end of sentence"
+_WIDTH = "a cut at"
 
 #: Prose answers that are needed before one without an end can be called unusual.
 SIBLINGS = 20
@@ -50,10 +53,10 @@ def find_unfinished(view: RowView) -> Hit | None:
     row_level=True,
     explain="""
 The answer in the file is cut off: JSON whose brackets do not close, a code fence that stays open, an open
-    bracket or
-quotation at the end, or prose that ends in mid-sentence while at least 90 % of the other answers end
-properly. Usually an export cut the field. Training on such rows teaches the model to stop there, and for JSON
-to write objects that no parser reads; a few dozen rows are enough.
+bracket or quotation at the end, prose that ends in mid-sentence while at least 90 % of the other answers end
+properly, or several answers of exactly the same greatest length without an end. Usually an export cut the
+field. Training on such rows teaches the model to stop there, and for JSON to write objects that no parser
+reads; a few dozen rows are enough.
 
 This is about the rows themselves. Rows that the *trainer* cuts are `data.truncated_completion`; where at
 least 80 % of all answers are JSON, broken ones are `data.json_unparseable`.
@@ -83,17 +86,21 @@ def unfinished_completion(context: AuditContext, hits: Hits) -> Iterator[Observa
     counts = {
         kind: len(found) for kind, found in sorted(kinds.items(), key=lambda item: (-len(item[1]), item[0]))
     }
-    ends = [
-        f"row {row} ends: {hit.detail!r}" for row, hit in hits.samples if hit.detail and row in set(rows)
-    ][:2]
+    faulty = set(rows)
+    ends = [f"row {row} ends: {hit.detail!r}" for row, hit in hits.samples if row in faulty][:2]
     kinds_text = listed(f"{kind} in {plural(count, 'row')}" for kind, count in counts.items())
     length, pile = _pile_up(facts, rows)
+    width = any(kind.startswith(_WIDTH) for kind in kinds)
     yield Observation(
         title=f"{len(rows):,} of {plural(facts.rows, 'answer')} stop in the middle ({some(rows)})",
         severity=severity,
         message=f"{_capital(kinds_text)}."
         + (f" {_capital('; '.join(ends))}." if ends else "")
-        + (f" {pile} of them have exactly {length:,} characters: a field limit." if pile else ""),
+        + (
+            f" {pile} of them have exactly {length:,} characters: a field limit."
+            if pile and not width
+            else ""
+        ),
         rows=rows,
         values={"kinds": counts, "share": share, "error_share": error, "same_length": pile or None},
         fix=Fix(
@@ -127,7 +134,46 @@ def _unfinished(context: AuditContext, facts: DatasetFacts, hits: Hits) -> dict[
         # Without siblings that end properly an unmatched bracket is a habit of the data, not a cut.
         for kind in _LIKELY:
             kinds.pop(kind, None)
+    known = {row for found in kinds.values() for row in found}
+    width, cut = cut_at_width(facts)
+    if rest := [row for row in cut if row not in known]:
+        kinds[f"{_WIDTH} {width:,} characters"] = rest
     return kinds
+
+
+#: A pile of answers at the greatest length is a field's limit when there are so many of them, so much more
+#: than of the lengths before, and so many of them without an end.
+PILE_ROWS = 3
+PILE_TIMES = 3
+PILE_OPEN = 0.8
+PILE_LENGTH = 40
+PILE_FRAGMENTS = 0.3
+
+
+def cut_at_width(facts: DatasetFacts) -> tuple[int, list[int]]:
+    """The greatest answer length and the rows that were cut there: several answers have exactly this length,
+    hardly any a little less, most of them do not end properly and many in a piece of a word. (0, []) where
+    not."""
+    lengths = facts.answer_chars[facts.readable]
+    width = int(lengths.max(initial=0))
+    at_width = np.flatnonzero(facts.readable & (facts.answer_chars == width))
+    before = max(int((lengths == width - step).sum()) for step in (1, 2, 3))
+    piled = len(at_width) >= max(PILE_ROWS, PILE_TIMES * before) and width >= PILE_LENGTH
+    if not piled or len(at_width) > 0.5 * len(lengths):
+        return 0, []
+    there = set(at_width.tolist())
+    cut: dict[int, str] = {}
+    words: set[str] = set()
+    for row, _, answer in facts.texts():
+        spoken = answer.split()
+        if row in there and spoken and not ends_properly(without_stop(answer)):
+            cut[row] = spoken.pop().casefold()
+        words.update(word.strip(".,;:!?\"'()").casefold() for word in spoken)
+    # Answers of one template also have one length, but they end in words that occur elsewhere.
+    fragments = sum(word not in words for word in cut.values())
+    if len(cut) < max(PILE_ROWS, PILE_OPEN * len(at_width)) or fragments < max(2, PILE_FRAGMENTS * len(cut)):
+        return 0, []
+    return width, sorted(cut)
 
 
 def _pile_up(facts: DatasetFacts, rows: list[int]) -> tuple[int, int]:

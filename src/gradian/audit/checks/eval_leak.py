@@ -42,7 +42,7 @@ space and punctuation): the score measures memory.
 **Fix.** Remove these rows from the training set; they are named with the items.
 
 Sources: Tulu 3, arXiv 2411.15124 (11.3 % overlap of one source with a benchmark); Lee et al. 2022, arXiv
-    2107.06499.
+2107.06499.
 """,
 )
 def contamination_exact(context: AuditContext) -> Iterator[Observation]:
@@ -209,10 +209,8 @@ ANSWER_CHARACTERS = 20
     needs=(Need.ROWS, Need.EVAL_ROWS),
     explain="""
 The wanted answer of an eval item (at least 20 characters, and not the answer of several items) stands
-verbatim in a
-training prompt or system text: the model may have read it there. Items that are training rows themselves are
-    reported
-as contamination instead.
+verbatim in a training prompt or system text: the model may have read it there. Items that are training rows
+themselves are reported as contamination instead.
 """,
 )
 def answer_leak(context: AuditContext) -> Iterator[Observation]:
@@ -263,9 +261,8 @@ def answer_leak(context: AuditContext) -> Iterator[Observation]:
     needs=(Need.ROWS, Need.EVAL_ROWS),
     explain="""
 Rows of one conversation are in both sets: they share a conversation id (`conversation_id`, `dialogue_id`,
-    ...), or
-several turns with the same first question of at least 40 characters. The split was made row by row, after the
-conversations had been cut into rows.
+...), or several turns with the same first question of at least 40 characters. The split was made row by row,
+after the conversations had been cut into rows.
 
 **Fix.** Split by conversation.
 """,

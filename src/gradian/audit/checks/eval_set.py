@@ -111,8 +111,7 @@ def no_answer(context: AuditContext) -> Iterator[Observation]:
     thresholds={"items": 50},
     explain="""
 With few items a score is little more than chance: the half-width of a 95 % interval for an accuracy around
-    one half is
-`0.98 / sqrt(n)`, which is 20 points for 24 items and 14 for 50.
+one half is `0.98 / sqrt(n)`, which is 20 points for 24 items and 14 for 50.
 """,
 )
 def too_small(context: AuditContext) -> Iterator[Observation]:

@@ -77,8 +77,7 @@ def missing(context: AuditContext) -> Iterator[Observation]:
     row_level=True,
     explain="""
 The chat template raises an error for these rows: it knows no system role, wants user and assistant to
-    alternate, or
-misses a key. A trainer stops there.
+alternate, or misses a key. A trainer stops there.
 
 **Severity.** Error from 10 % of the rows on, else warning.
 
@@ -129,7 +128,7 @@ swaps it in.
 or convert the rows to `prompt` and `completion`.
 
 Sources: marin-community/marin#7237, NVIDIA-NeMo/Megatron-Bridge#3359, Liquid4All/liquid-finetune#37,
-    QwenLM/Qwen3#1522.
+QwenLM/Qwen3#1522.
 """,
 )
 def no_generation_markers(context: AuditContext) -> Iterator[Observation]:
@@ -176,8 +175,7 @@ def _probe_conversation() -> Conversation:
     needs=(Need.TOKENIZER, Need.RUN),
     explain="""
 With the loss on answers only, the token that ends an assistant turn is not among the targets: the model never
-    learns
-to stop. Usually the `{% generation %}` block of the template closes before the end-of-turn token.
+learns to stop. Usually the `{% generation %}` block of the template closes before the end-of-turn token.
 
 **How.** A conversation of two exchanges is rendered and masked as the trainer does; the last target of the
 first answer must be a stop token.
@@ -290,7 +288,7 @@ that a marker which is in the text need not be in the ids; the row is then maske
 learnt from it.
 
 Only checked when the marker is known: from `--response-marker`, or a `response_template` in the run's
-    configuration.
+configuration.
 
 **Fix.** The evidence proposes a text that stands right before the answers in at least 99 % of the rows.
 

@@ -142,9 +142,8 @@ def _representatives(hits: Hits) -> set[int]:
     row_level=True,
     explain="""
 A part of a message is not in the rendered text, so that it is never learnt: templates strip the reasoning of
-    all
-assistant turns but the last, leave out tool calls, ignore a `thinking` key that is called `reasoning_content`
-in theirs, or drop a system turn.
+all assistant turns but the last, leave out tool calls, ignore a `thinking` key that is called
+`reasoning_content` in theirs, or drop a system turn.
 
 **How.** Up to three rows of every pattern (roles, reasoning, kinds of content, keys) are rendered; where
 something is lost, all rows of that pattern are.
@@ -378,10 +377,8 @@ def think_mismatch(context: AuditContext, hits: Hits) -> Iterator[Observation]:
     thresholds={"warning_share": 0.01},
     explain="""
 At inference the model sees the prompt with the opening of an assistant turn. For these rows that is not how
-the row in
-training begins: the opening holds a `<think>` tag that the row lacks, or the template renders earlier turns
-    otherwise
-once an answer follows. The model is asked in a form that it was not tuned on.
+the row in training begins: the opening holds a `<think>` tag that the row lacks, or the template renders
+earlier turns otherwise once an answer follows. The model is asked in a form that it was not tuned on.
 
 **Severity.** Warning from 1 % of the rows on, else info.
 

@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     row_level=True,
     explain="""
 What is learnt of a row does not end with a token that stops generation, neither EOS nor the end of a turn,
-and this
-trainer adds none: the tuned model goes on and on. Whether a trainer adds one depends on its version: TRL does
-    from
-0.17 on (0.16 too, by id), TRL before that, unsloth's text path and a Trainer of one's own do not.
+and this trainer adds none: the tuned model goes on and on. Whether a trainer adds one depends on its version:
+TRL does from 0.17 on (0.16 too, by id), TRL before that, unsloth's text path and a Trainer of one's own do
+not.
 
 **Severity.** Error from half of the rows on, warning from 1 %. Rows that the length limit cuts are counted
 under `data.truncated_completion`.
@@ -83,10 +82,8 @@ def missing_eos(context: AuditContext) -> Iterator[Observation]:
     needs=(Need.TOKENS,),
     explain="""
 The chat template ends assistant turns with one token and the tokenizer's `eos_token` is another, which the
-rows never
-contain: the model learns to write the first and generation waits for the second (Qwen base models:
-    `<|im_end|>` and
-`<|endoftext|>`).
+rows never contain: the model learns to write the first and generation waits for the second (Qwen base models:
+`<|im_end|>` and `<|endoftext|>`).
 
 **Not reported** when `generation_config.json` lists the token that ends turns. When no such file is known
 this is info.
@@ -135,7 +132,7 @@ reported.
 **Fix.** A pad token of its own (`<|finetune_right_pad_id|>`, `<unk>`, a new token), or TRL 0.16.1.
 
 Sources: huggingface/trl#976, huggingface/transformers#22794, unslothai/unsloth#416; fixed by
-    huggingface/trl#3200.
+huggingface/trl#3200.
 """,
 )
 def pad_masks_eos(context: AuditContext) -> Iterator[Observation]:
@@ -254,9 +251,8 @@ def double_bos(context: AuditContext) -> Iterator[Observation]:
     row_level=True,
     explain="""
 The tokens of the prompt are not the beginning of the tokens of prompt and completion: the last character of
-    the prompt
-(mostly a space) is joined with the first of the answer into one token. The loss mask then starts one token
-early or late, and at inference the model gets a prompt that it has not been tuned on.
+the prompt (mostly a space) is joined with the first of the answer into one token. The loss mask then starts
+one token early or late, and at inference the model gets a prompt that it has not been tuned on.
 
 **Severity.** Warning from 1 % of the rows on, else info.
 
@@ -346,8 +342,7 @@ _HEADER_TOKENS = ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
     explain="""
 The rows use control tokens that exist in the vocabulary of this *base* model but were never trained (Llama 3
 base: `<|start_header_id|>`, `<|end_header_id|>`, `<|eot_id|>`). LoRA leaves the embeddings as they are, so
-    the model reads
-and writes noise there.
+the model reads and writes noise there.
 
 **Fix.** Tune the embeddings of these tokens (`trainable_token_indices`), start from the instruct model, or
 use a template without them.
@@ -395,8 +390,7 @@ def untrained_special(context: AuditContext) -> Iterator[Observation]:
     row_level=True,
     explain="""
 The trainer's length limit is above `max_position_embeddings` of the base model, without RoPE scaling, and
-rows are
-longer than that: positions that the model has never seen.
+rows are longer than that: positions that the model has never seen.
 
 **Fix.** Lower the limit to the model's, or scale its positions.
 """,
