@@ -124,7 +124,7 @@ def grad_norm_zero(context: AuditContext) -> Iterator[Observation]:
 Steps whose gradient norm is more than `ratio` times that of their neighbourhood. Clipping makes most of them
 harmless.
 
-**Severity.** Info; warning when the loss jumps at the same steps.
+**Severity.** Info; warning when the loss jumps at the same steps and `logs.loss_spike` does not warn of them yet.
 
 **Fix.** `max_grad_norm 1.0`, when clipping is off; else a look at the longest and oddest rows.
 """,
@@ -140,10 +140,13 @@ def grad_norm_spike(context: AuditContext) -> Iterator[Observation]:
     steps = curve.steps[spikes].tolist()
     together = sorted(set(steps) & jumps)
     clip = run.settings.number("max_grad_norm")
+    told = context.threshold(
+        "logs.loss_spike.warning_count"
+    )  # from so many on, that check warns of the same steps
     yield Observation(
         title=f"grad_norm spikes at {plural(len(steps), 'step')}"
         + (f", and the loss with it at {len(together)}" if together else ""),
-        severity=Severity.WARNING if together else Severity.INFO,
+        severity=Severity.WARNING if together and len(jumps) < told else Severity.INFO,
         count=len(steps),
         of=len(curve),
         values={"steps": steps[:20], "with_loss": together[:20], "ratio": ratio, "max_grad_norm": clip},
