@@ -488,3 +488,12 @@ def test_a_checkpoint_is_looked_at_by_itself(tmp_path: Path) -> None:
     write_state(run / "checkpoint-20", log_lines([1.0] * 20))
     assert ids(diagnosed(run / "checkpoint-20", "adapter.")) == {"adapter.zero_b"}
     assert ids(diagnosed(run, "adapter.")) == set()
+
+
+def test_another_librarys_adapter_is_not_judged(tmp_path: Path) -> None:
+    """MLX writes adapter_config.json and adapters.safetensors."""
+    config = {"fine_tune_type": "lora", "model": "org/base", "lora_parameters": {"rank": 8, "scale": 20.0}}
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "adapter_config.json").write_text(json.dumps(config))
+    write_safetensors(tmp_path / "run" / "adapters.safetensors", sound_tensors())
+    assert ids(diagnosed(tmp_path / "run", "adapter.")) == set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -300,3 +301,11 @@ def test_an_override_wins_over_every_file(runs: Path) -> None:
 )  # fmt: skip
 def test_versions(text: str | None, wanted: tuple[int, int, int] | None) -> None:
     assert parse_version(text) == wanted
+
+
+def test_a_log_alone_names_its_trainer(tmp_path: Path, runs: Path) -> None:
+    shutil.copy(runs / "llama-factory" / "trainer_log.jsonl", tmp_path / "trainer_log.jsonl")
+    profile = read_run(tmp_path).profile
+    assert (profile.trainer, profile.max_length) == ("llama_factory", 2048)
+    assert "trainer_log.jsonl" in profile.reason
+    assert any("cutoff_len" in text for text in profile.assumed)

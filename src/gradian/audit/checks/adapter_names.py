@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from gradian.audit.checks.adapter_weights import is_peft
 from gradian.audit.checks.config_lora import EMBEDDINGS, HEADS
 from gradian.audit.finding import Fix, Severity
 from gradian.audit.registry import Need, NotApplicableError, Observation, check
@@ -194,7 +195,9 @@ def task_type_missing(context: AuditContext) -> Iterator[Observation]:
     assert run is not None
     adapter = run.adapter
     assert adapter is not None
-    if not adapter.has_config or adapter.config.get("task_type") or adapter.config.get("auto_mapping"):
+    if not adapter.has_config or not is_peft(adapter):
+        raise NotApplicableError("no config of PEFT's kind")
+    if adapter.config.get("task_type") or adapter.config.get("auto_mapping"):
         return
     yield Observation(
         title="adapter_config.json has no task_type",
@@ -223,8 +226,8 @@ def base_unset(context: AuditContext) -> Iterator[Observation]:
     assert run is not None
     adapter = run.adapter
     assert adapter is not None
-    if not adapter.has_config:
-        return
+    if not adapter.has_config or not is_peft(adapter):
+        raise NotApplicableError("no config of PEFT's kind")
     named = adapter.config.get("base_model_name_or_path")
     absolute = isinstance(named, str) and bool(re.match(r"(/|[A-Za-z]:[\\/]|~)", named))
     if isinstance(named, str) and named.strip() and named != "None":

@@ -32,6 +32,11 @@ def _adapter(context: AuditContext) -> tuple[Run, AdapterFile]:
     return run, run.adapter
 
 
+def is_peft(adapter: AdapterFile) -> bool:
+    """False when the config is another library's under the same name (MLX, adapters): PEFT's has a type."""
+    return not adapter.has_config or "peft_type" in adapter.config
+
+
 @check(
     "adapter.missing",
     title="No adapter weights",
@@ -51,6 +56,8 @@ def missing(context: AuditContext) -> Iterator[Observation]:
     _, adapter = _adapter(context)
     if adapter.weights is not None or adapter.damage is not None:
         return
+    if not is_peft(adapter):
+        raise NotApplicableError("not PEFT's kind of adapter_config.json")
     if adapter.pickle is not None:
         yield Observation(
             title=f"{inside(adapter.name, adapter.pickle)} is a pickle and was not read",
