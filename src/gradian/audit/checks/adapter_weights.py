@@ -10,7 +10,7 @@ import numpy as np
 
 from gradian.audit.curve import Curve
 from gradian.audit.finding import Fix, Severity
-from gradian.audit.registry import Need, Observation, check
+from gradian.audit.registry import Need, NotApplicableError, Observation, check
 from gradian.audit.training_plan import lora_scale
 from gradian.audit.wording import listed, plural
 from gradian.run.adapter import WEIGHTS_NAME, AdapterFile, inside
