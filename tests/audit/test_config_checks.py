@@ -60,7 +60,10 @@ def test_a_sound_run_is_silent(tmp_path: Path) -> None:
         ({"settings": {"learning_rate": 1e-5}}, "warning", "learning_rate 1e-05 -> 2e-04"),
         ({"settings": {"learning_rate": 2e-5}}, "warning", "learning_rate 2e-05 -> 3e-04"),
         (
-            {"settings": {"learning_rate": 2e-5}, "lines": log_lines(falling(200), rates=linear_rates(200, 2e-5))},
+            {
+                "settings": {"learning_rate": 2e-5},
+                "lines": log_lines(falling(200), rates=linear_rates(200, 2e-5)),
+            },
             "warning",
             "2e-05 -> 2e-04",
         ),
