@@ -226,6 +226,18 @@ def test_rows_mismatch(
         assert raised.count == abs(rows - 160)
 
 
+def test_rows_held_out_in_code_are_info(tmp_path: Path) -> None:
+    lines = [*log_lines(falling(40), epochs=2), *eval_lines({20: 1.5, 40: 1.4})]
+    raised = found(tmp_path / "a", "run.rows_mismatch", lines=lines, rows=sound_rows(200))
+    assert raised is not None
+    assert raised.severity.value == "info"
+    far = found(
+        tmp_path / "b", "run.rows_mismatch", lines=lines, settings={"val_size": 0.01}, rows=sound_rows(450)
+    )
+    assert far is not None
+    assert far.severity.value == "warning"
+
+
 def test_config_disagreement(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     config = (

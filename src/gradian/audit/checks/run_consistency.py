@@ -43,6 +43,9 @@ number of rows in the file, and no number
 of devices from 1 to 64 explains it: rows were filtered, the file is another one than was trained on, or part
 of it was held out for evaluation.
 
+**Severity.** Warning; info when up to half is missing, the log has evaluations and no eval set is given: then it may
+be a split made in code.
+
 **Reported** beyond a tolerance of one step (releases round differently), only where batch and accumulation
 are stated, not with packing, streaming or automatic batch sizes.
 
@@ -78,13 +81,17 @@ def rows_mismatch(context: AuditContext) -> Iterator[Observation]:
     if 0.9 <= ratio <= 1.1:
         return
     missing = round(plan.rows - arrived)
+    # People split the file in their own code, which leaves no trace but the evaluations.
+    held_out_by_hand = 0.5 <= ratio < 1 and bool(logs.evals) and context.inputs.eval_dataset is None
     yield Observation(
         title=(
             f"{per_epoch:.4g} steps an epoch of {per_step * (plan.devices or 1)} rows are {round(arrived):,} rows, "
             f"the file has {plan.rows:,}"
         ),
+        severity=Severity.INFO if held_out_by_hand else Severity.WARNING,
         message=(
-            f"About {plural(missing, 'row')} never reached the model."
+            f"About {plural(missing, 'row')} never reached the model"
+            + (", or were held out for the evaluations in the log." if held_out_by_hand else ".")
             if missing > 0
             else "The run saw more rows than the file has: it is another file, or only a part of it."
         ),
