@@ -181,21 +181,6 @@ def _sum_squares(values: NDArray[Any]) -> float:
         return float(np.dot(wide, wide))
 
 
-def read_tensor(path: Path, tensor: Tensor) -> NDArray[np.float32]:
-    """A floating-point tensor as float32 `[*shape]`. Raises ArtefactError for other dtypes."""
-    if tensor.dtype not in ("F32", "F16", "BF16", "F64"):
-        raise ArtefactError(f"holds {tensor.name} as {tensor.dtype}, which is not decoded")
-    try:
-        with path.open("rb") as stream:
-            stream.seek(tensor.start)
-            raw = np.frombuffer(stream.read(tensor.end - tensor.start), dtype=np.uint8)
-    except OSError as error:
-        raise ArtefactError(f"cannot be read ({error.strerror or error})") from None
-    if len(raw) != tensor.end - tensor.start:
-        raise ArtefactError("was cut short while it was read")
-    return decode(raw, tensor.dtype).astype(np.float32).reshape(tensor.shape)
-
-
 def decode(raw: NDArray[np.uint8], dtype: str) -> NDArray[Any]:
     """Little-endian bytes as floats. bfloat16 is the upper half of a float32 (no numpy dtype has it)."""
     if dtype == "BF16":

@@ -25,7 +25,6 @@ ISOLATING_PACKING: Version = (0, 19, 0)  # #3526: packing_strategy "ffd", positi
 MAX_SEQ_LENGTH_REMOVED: Version = (0, 20, 0)  # also: strategy "bfd" becomes the default
 BFD_SPLITS: Version = (0, 27, 0)  # #4632: best-fit packing carries the overflow into other packs
 BFD_TRUNCATES: Version = (0, 29, 0)  # #5076: truncates again; "bfd_split" is the one that splits
-BUNDLED_TEMPLATES: Version = (1, 1, 0)  # #5470: training templates with generation markers are swapped in
 DROPS_FULLY_MASKED: Version = (1, 9, 0)  # #6320: rows left without a target by the cut are filtered out
 
 #: Fields that date a pickled SFTConfig: field -> the first release whose SFTConfig holds it.
