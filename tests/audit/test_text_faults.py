@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradian.audit.text_faults import encoding_fault, loop, placeholder, refusal, repaired
+from gradian.audit.text_faults import REFUSALS, encoding_fault, loop, placeholder, refusal, repaired
 
 
 @pytest.mark.parametrize(
@@ -68,6 +68,11 @@ def test_loops() -> None:
     assert loop(table) is None
     assert loop("\n".join(["}"] * 50 + ["x"])) is None
     assert loop(" ".join(f"word{i}" for i in range(500))) is None
+
+
+def test_every_refusal_phrase_is_found() -> None:
+    for phrase in REFUSALS:
+        assert refusal(phrase.capitalize()) == phrase
 
 
 def test_refusals_are_only_looked_for_at_the_start() -> None:

@@ -48,6 +48,8 @@ REFUSALS = (
     "i cannot provide assistance",
 )
 REFUSAL_WINDOW = 200
+#: Every phrase holds one of these: most answers are settled by them.
+_REFUSAL_SIGNS = (" ai", "language model", "cannot", "can't", "can’t", "unable", "not able")
 
 PLACEHOLDERS = frozenset(
     [
@@ -112,7 +114,10 @@ def encoding_fault(text: str) -> str | None:
 
 def refusal(answer: str) -> str | None:
     """The refusal phrase in the first 200 characters of an answer, None without one."""
-    head = answer[:REFUSAL_WINDOW].casefold().replace("’", "'")
+    head = answer[:REFUSAL_WINDOW].casefold()
+    if not any(sign in head for sign in _REFUSAL_SIGNS):
+        return None
+    head = head.replace("’", "'")
     return next((phrase for phrase in REFUSALS if phrase in head), None)
 
 
@@ -131,8 +136,13 @@ def loop(answer: str) -> str | None:
     if len(answer) < 100:
         return None
     words = answer.split()
-    # A 4-gram can only cover 30 % of the words when one word makes up 7.5 % of them: most answers end here.
-    if len(words) >= 50 and max(Counter(words).values()) > 0.075 * len(words):
+    # A 4-gram can only cover 30 % of the words when the others are 70 % and one word makes up 7.5 % of them:
+    # most answers end here.
+    if (
+        len(words) >= 50
+        and len(set(words)) <= 0.7 * len(words) + 4
+        and max(Counter(words).values()) > 0.075 * len(words)
+    ):
         grams = Counter(zip(words, words[1:], words[2:], words[3:], strict=False))
         gram, times = grams.most_common(1)[0]
         if times > 2 and 4 * times > 0.3 * len(words) and any(word.isalnum() for word in gram):

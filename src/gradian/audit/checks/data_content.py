@@ -23,11 +23,10 @@ def find_empty_answer(view: RowView) -> Hit | None:
     conversation = view.conversation
     if not conversation.turns:
         return Hit("empty text") if not view.answer.strip() else None
-    answered = conversation.turns[view.start :]
-    if answered and not any(
-        turn.text.strip() or _says_otherwise(turn.extra, turn.content) for turn in answered
-    ):
-        return Hit("null" if all(turn.content is None for turn in answered) else "empty")
+    if not view.answer.strip():
+        answered = conversation.turns[view.start :]
+        if answered and not any(_says_otherwise(turn.extra, turn.content) for turn in answered):
+            return Hit("null" if all(turn.content is None for turn in answered) else "empty")
     for turn in conversation.turns[: view.start]:
         if (
             turn.role == "assistant"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +13,7 @@ from gradian.audit.facts import Hit, Hits, RowView
 from gradian.audit.finding import Fix, Severity
 from gradian.audit.registry import Need, Observation, check
 from gradian.audit.wording import excerpt, listed, percent, plural, some
-from gradian.rows.row import Conversation
+from gradian.rows.row import Turn
 from gradian.rows.shapes import KNOWN_ROLES
 
 if TYPE_CHECKING:
@@ -22,29 +23,39 @@ _SYSTEM = frozenset({"system", "developer"})
 _TOOL = frozenset({"tool", "function", "observation", "ipython"})
 
 
-def _speakers(conversation: Conversation) -> list[str]:
-    kinds = {**dict.fromkeys(_SYSTEM, "system"), **dict.fromkeys(_TOOL, "tool")}
-    return [kinds.get(turn.role, turn.role) for turn in conversation.turns]
+_SPEAKER = {**dict.fromkeys(_SYSTEM, "system"), **dict.fromkeys(_TOOL, "tool")}
 
 
 def find_role_order(view: RowView) -> Hit | None:
     """The first thing that is wrong with the order of the turns."""
     turns = view.conversation.turns
-    if len(turns) < 2:
-        return Hit("starts with an assistant turn") if turns and turns[0].role == "assistant" else None
-    speakers = _speakers(view.conversation)
+    calls = tuple(bool(turn.extra and _calls(turn)) for turn in turns)
+    return role_fault(tuple(turn.role for turn in turns), calls, view.conversation.prompt_turns is not None)
+
+
+def _calls(turn: Turn) -> bool:
+    return bool(turn.extra.get("tool_calls") or turn.extra.get("function_call"))
+
+
+@lru_cache(maxsize=4096)
+def role_fault(roles: tuple[str, ...], calls: tuple[bool, ...], split: bool) -> Hit | None:
+    """What is wrong with an order of roles; None when nothing is.
+
+    Args:
+        calls: whether each turn calls a tool.
+        split: the row itself parts prompt from answer, so that it may begin with any turn.
+    """
+    speakers = [_SPEAKER.get(role, role) for role in roles]
     if "system" in speakers[1:]:
         return Hit("has a system turn that is not the first")
-    talk = speakers[1:] if speakers[0] == "system" else speakers
-    if talk and talk[0] == "assistant" and view.conversation.prompt_turns is None:
+    offset = int(speakers[:1] == ["system"])
+    if speakers[offset : offset + 1] == ["assistant"] and not split:
         return Hit("starts with an assistant turn")
-    calls = [bool(turn.extra.get("tool_calls") or turn.extra.get("function_call")) for turn in turns]
-    offset = len(speakers) - len(talk)
-    for index in range(1, len(talk)):
-        if talk[index] == talk[index - 1] == "user":
+    for index in range(offset + 1, len(speakers)):
+        if speakers[index] == speakers[index - 1] == "user":
             return Hit("has consecutive user turns")
         # An assistant may speak again right after a call that the data leaves unanswered.
-        if talk[index] == talk[index - 1] == "assistant" and not calls[offset + index - 1]:
+        if speakers[index] == speakers[index - 1] == "assistant" and not calls[index - 1]:
             return Hit("has consecutive assistant turns")
     return None
 
