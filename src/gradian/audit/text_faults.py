@@ -136,15 +136,9 @@ def loop(answer: str) -> str | None:
     if len(answer) < 100:
         return None
     words = answer.split()
-    # A 4-gram can only cover 30 % of the words when the others are 70 % and one word makes up 7.5 % of them:
-    # most answers end here.
-    if (
-        len(words) >= 50
-        and len(set(words)) <= 0.7 * len(words) + 4
-        and max(Counter(words).values()) > 0.075 * len(words)
-    ):
-        grams = Counter(zip(words, words[1:], words[2:], words[3:], strict=False))
-        gram, times = grams.most_common(1)[0]
+    # A 4-gram can only cover 30 % of the words when the others are at most 70 %: most answers end here.
+    if len(words) >= 50 and len(set(words)) <= 0.7 * len(words) + 4:
+        gram, times = _most_frequent_gram(words)
         if times > 2 and 4 * times > 0.3 * len(words) and any(word.isalnum() for word in gram):
             return " ".join(gram)
     if answer.count("\n") >= 9:
@@ -154,3 +148,16 @@ def loop(answer: str) -> str | None:
             if times >= 10 and sum(character.isalpha() for character in line) >= 4:
                 return line
     return None
+
+
+def _most_frequent_gram(words: list[str]) -> tuple[tuple[str, ...], int]:
+    """The most frequent run of four words that are each frequent enough to make up 30 % of the text with
+    it."""
+    frequent = {word for word, times in Counter(words).items() if times > 0.075 * len(words)}
+    grams: Counter[tuple[str, ...]] = Counter()
+    run = 0
+    for index, word in enumerate(words):
+        run = run + 1 if word in frequent else 0
+        if run >= 4:
+            grams[tuple(words[index - 3 : index + 1])] += 1
+    return grams.most_common(1)[0] if grams else ((), 0)
