@@ -5,27 +5,31 @@ It follows the trainer profile through `rows.tokens` and judges nothing itself.
 
 from __future__ import annotations
 
-import hashlib
 import heapq
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gradian.audit.batches import Batch, in_batches, tokenized_ahead, with_tokens
 from gradian.audit.columns import Columns
 from gradian.audit.facts import DROPPED, SHAPES, DatasetFacts, Failure, Hits, RowView, TextTable, TokenFacts
 from gradian.audit.forms import FORM_CODE, form_of, normalised
 from gradian.audit.registry import RowScan
+from gradian.audit.row_keys import (
+    SYSTEM_ROLES,
+    hash_of,
+    id_hash,
+    opening_hash,
+    prompt_and_answer,
+    with_extras,
+    without_system,
+)
 from gradian.audit.source import Source
-from gradian.errors import GradianError, InputError
+from gradian.errors import InputError
 from gradian.rows.profile import TrainerProfile
 from gradian.rows.row import Conversation, Row, RowProblem, TokenizedRow
 from gradian.rows.shapes import conversation_of
-from gradian.rows.tokens import tokenize, tokenize_many
 
 if TYPE_CHECKING:
     from gradian.rows.tokenizer import Tokenizer
@@ -39,8 +43,6 @@ LABEL_CHARACTERS = 60
 #: Rows kept whole for the checks that try out the template: the first ones, and as many spread over the set.
 SAMPLE_FIRST = 100
 SAMPLE_SPREAD = 200
-
-SYSTEM_ROLES = ("system", "developer")
 
 _SHAPE_CODE = {shape: code for code, shape in enumerate(SHAPES)}
 _DROPPED_CODE = {reason: code for code, reason in enumerate(DROPPED)}
@@ -79,42 +81,6 @@ _TOKEN_COLUMNS = {
 }
 
 
-def hash_of(text: str) -> int:
-    """64-bit BLAKE2b of a text; lone surrogates are hashed as they stand."""
-    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "little")
-
-
-def prompt_and_answer(conversation: Conversation) -> tuple[str, str]:
-    """The two texts that rows are compared by: without the system turn, which training and eval rows often do
-    not share.
-
-    Tool calls are part of the answer and images and tools of the prompt: without them two rows that call
-    different functions, or ask the same of different images, would look alike.
-    """
-    start = conversation.answer_start
-    return _with_extras(conversation, start, _without_system(conversation, start), conversation.answer_text)
-
-
-def _without_system(conversation: Conversation, start: int) -> str:
-    return "\n".join(turn.text for turn in conversation.turns[:start] if turn.role not in SYSTEM_ROLES)
-
-
-def _with_extras(conversation: Conversation, start: int, prompt: str, answer: str) -> tuple[str, str]:
-    for index, turn in enumerate(conversation.turns):
-        if turn.extra and index >= start:
-            calls = turn.extra.get("tool_calls") or turn.extra.get("function_call")
-            if calls:
-                answer += "\n" + json.dumps(calls, sort_keys=True, ensure_ascii=False, default=str)
-        if isinstance(turn.content, list):
-            parts = [part for part in turn.content if isinstance(part, dict) and part.get("type") != "text"]
-            if parts:
-                prompt += f"\n{hash_of(json.dumps(parts, sort_keys=True, default=str)):016x}"
-    if conversation.tools:
-        prompt += f"\n{hash_of(json.dumps(conversation.tools, sort_keys=True, default=str)):016x}"
-    return prompt, answer
-
-
 def collect(
     source: Source,
     *,
@@ -140,80 +106,14 @@ def collect(
     """
     collector = _Collector(source=source, tokenizer=tokenizer, scans=scans)
     if tokenized is None:
-        batches = _tokenized_ahead(_batches(source.records(), batch), tokenizer, profile)
+        batches = tokenized_ahead(in_batches(source.records(), batch), tokenizer, profile)
     else:
-        batches = _with_tokens(_batches(source.records(), batch), tokenized)
+        batches = with_tokens(in_batches(source.records(), batch), tokenized)
     for current in batches:
         collector.add(current)
         if progress is not None:
             progress(source.path, collector.columns.rows)
     return collector.facts()
-
-
-@dataclass(slots=True)
-class _Batch:
-    """Records in order; `conversations` and `tokens` follow the `Row`s among them that are conversations."""
-
-    records: list[Row | RowProblem]
-    conversations: dict[int, Conversation] = field(default_factory=dict)
-    unusable: dict[int, str] = field(default_factory=dict)
-    tokens: dict[int, TokenizedRow] = field(default_factory=dict)
-    failures: dict[int, str] = field(default_factory=dict)
-
-
-def _batches(records: Iterable[Row | RowProblem], size: int) -> Iterator[_Batch]:
-    stream = iter(records)
-    while taken := list(islice(stream, size)):
-        batch = _Batch(taken)
-        for position, record in enumerate(taken):
-            if isinstance(record, Row):
-                try:
-                    batch.conversations[position] = conversation_of(record)
-                except InputError as error:
-                    batch.unusable[position] = error.what
-        yield batch
-
-
-def _tokenized_ahead(
-    batches: Iterator[_Batch], tokenizer: Tokenizer | None, profile: TrainerProfile
-) -> Iterator[_Batch]:
-    """Tokenise one batch ahead in a second thread: the tokenizer works outside the interpreter lock while the
-    scans of the batch before run in it."""
-    if tokenizer is None:
-        yield from batches
-        return
-    with ThreadPoolExecutor(max_workers=1) as worker:
-        waiting = None
-        for batch in batches:
-            started = worker.submit(_tokenize_batch, batch, tokenizer, profile)
-            if waiting is not None:
-                yield waiting.result()
-            waiting = started
-        if waiting is not None:
-            yield waiting.result()
-
-
-def _tokenize_batch(batch: _Batch, tokenizer: Tokenizer, profile: TrainerProfile) -> _Batch:
-    positions = list(batch.conversations)
-    conversations = list(batch.conversations.values())
-    try:
-        batch.tokens = dict(zip(positions, tokenize_many(conversations, tokenizer, profile), strict=True))
-    except GradianError:
-        # One row that the template refuses must not hide the others: find it by taking each on its own.
-        for position, conversation in zip(positions, conversations, strict=True):
-            try:
-                batch.tokens[position] = tokenize(conversation, tokenizer, profile)
-            except GradianError as error:
-                batch.failures[position] = error.why or error.what
-    return batch
-
-
-def _with_tokens(batches: Iterator[_Batch], tokenized: Sequence[TokenizedRow]) -> Iterator[_Batch]:
-    start = 0
-    for batch in batches:
-        batch.tokens = {position: tokenized[start + position] for position in batch.conversations}
-        start += len(batch.records)
-        yield batch
 
 
 class _Collector:
@@ -240,7 +140,7 @@ class _Collector:
         self.first: list[RowView] = []
         self.spread: list[tuple[int, int, RowView]] = []
 
-    def add(self, batch: _Batch) -> None:
+    def add(self, batch: Batch) -> None:
         for position, record in enumerate(batch.records):
             self.columns.append()
             self.tokens.append()
@@ -267,7 +167,7 @@ class _Collector:
             else "\n".join(turn.text for turn in conversation.turns[start:]),
             tokens=tokens,
         )
-        prompt, answer = _with_extras(conversation, start, view.prompt, view.answer)
+        prompt, answer = with_extras(conversation, start, view.prompt, view.answer)
         has_system = bool(conversation.turns) and conversation.turns[0].role in SYSTEM_ROLES
         prompt_key, answer_key = normalised(prompt), normalised(answer)
         self.columns.set_last(
@@ -283,8 +183,8 @@ class _Collector:
             assistant_chars=sum(len(turn.text) for turn in conversation.turns if turn.role == "assistant"),
             templated=conversation.templated,
             group=-1 if row.group is None else self.groups.setdefault(row.group, len(self.groups)),
-            opening_hash=_opening_hash(conversation),
-            id_hash=_id_hash(row),
+            opening_hash=opening_hash(conversation),
+            id_hash=id_hash(row),
             form=FORM_CODE[form_of(view.answer)],
         )
         if has_system:
@@ -298,7 +198,7 @@ class _Collector:
             if hit is not None:
                 hits.add(row.row, hit)
         if has_system:
-            prompt, _ = _with_extras(conversation, start, _without_system(conversation, start), answer)
+            prompt, _ = with_extras(conversation, start, without_system(conversation, start), answer)
         self._keep(view, prompt, answer)
 
     def _add_tokens(self, tokens: TokenizedRow) -> None:
@@ -411,28 +311,6 @@ def _read_again(source: Source) -> Iterator[tuple[int, Conversation]]:
             except InputError:
                 continue  # counted in the first pass
             yield record.row, conversation
-
-
-#: Columns in which data sets keep the id of a conversation that several rows are cut from.
-ID_KEYS = ("conversation_id", "conv_id", "dialogue_id", "dialog_id", "session_id", "thread_id")
-#: A shorter first question ("Hello") opens many conversations.
-OPENING_CHARACTERS = 40
-
-
-def _id_hash(row: Row) -> int:
-    for key in ID_KEYS:
-        value = row.fields.get(key)
-        if isinstance(value, str | int) and not isinstance(value, bool) and value != "":
-            return hash_of(f"{key}={value}")
-    return 0
-
-
-def _opening_hash(conversation: Conversation) -> int:
-    asked = [turn for turn in conversation.turns if turn.role == "user"]
-    if len(asked) < 2:
-        return 0
-    opening = normalised(asked[0].text)
-    return hash_of(opening) if len(opening) >= OPENING_CHARACTERS else 0
 
 
 def _scrambled(row: int) -> int:

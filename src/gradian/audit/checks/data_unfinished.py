@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradian.audit.checks.data_format import json_share
+from gradian.audit.checks.data_json import json_share
 from gradian.audit.facts import Hit, Hits, RowView
 from gradian.audit.finding import Fix, Severity
 from gradian.audit.forms import ends_properly, open_form, sentence_end, without_stop
