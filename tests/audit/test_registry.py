@@ -89,8 +89,8 @@ def test_the_table_of_causes_names_checks() -> None:
         assert cause not in consequences
 
 
-def _finding(id: str, rows: tuple[int, ...] = ()) -> Finding:
-    return Finding(id=id, severity=Severity.ERROR, title=id, rows=rows)
+def _finding(id: str, rows: tuple[int, ...] = (), *, count: int = 9, of: int = 10) -> Finding:
+    return Finding(id=id, severity=Severity.ERROR, title=id, rows=rows, count=count, of=of)
 
 
 def test_chains_end_at_their_first_cause() -> None:
@@ -99,6 +99,12 @@ def test_chains_end_at_their_first_cause() -> None:
     )
     assert [finding.follows_from for finding in found] == ["data.no_trainable_tokens"] * 2 + [None]
     assert found[2].consequences == ("adapter.zero_b", "logs.loss_zero")
+
+
+def test_a_few_rows_do_not_explain_what_happens_to_the_whole_run() -> None:
+    few = _finding("data.no_trainable_tokens", (3,), count=1, of=1000)
+    found = attach_consequences([few, _finding("adapter.zero_b"), _finding("logs.loss_zero")])
+    assert [finding.follows_from for finding in found] == [None, "logs.loss_zero", None]
 
 
 def test_consequences_about_other_rows_stand_alone() -> None:

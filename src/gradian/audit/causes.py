@@ -19,6 +19,8 @@ CONSEQUENCES: dict[str, tuple[str, ...]] = {
         "template.stop_token_not_trained",
         "logs.loss_zero",
         "adapter.zero_b",
+        "config.steps_too_few",
+        "config.warmup_exceeds_run",
     ),
     "template.response_marker_missing": ("data.no_trainable_tokens", "logs.loss_zero", "adapter.zero_b"),
     "data.no_trainable_tokens": (
@@ -28,6 +30,8 @@ CONSEQUENCES: dict[str, tuple[str, ...]] = {
         "adapter.zero_b",
         "adapter.tiny_update",
         "data.low_trainable_ratio",
+        "config.steps_too_few",
+        "config.warmup_exceeds_run",
     ),
     "logs.loss_nan": ("logs.loss_zero", "logs.loss_nan_hidden", "logs.grad_norm_nan", "adapter.nan"),
     "logs.loss_nan_hidden": ("logs.loss_zero", "logs.grad_norm_nan", "adapter.nan", "logs.not_learning"),
@@ -101,6 +105,12 @@ SAME_ROWS = frozenset(
 )
 
 
+#: A few rows without a target do not bring the loss to zero or leave the adapter empty: these causes only
+#: explain what happens to the whole run when they cover most rows.
+OF_MOST_ROWS = frozenset({"data.no_trainable_tokens", "template.response_marker_missing"})
+MOST = 0.5
+
+
 def attach_consequences(findings: Sequence[Finding]) -> list[Finding]:
     """Name in each finding what it follows from, and in each cause what follows from it.
 
@@ -134,9 +144,11 @@ def attach_consequences(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _follows(consequence: Finding, cause: Finding) -> bool:
-    if consequence.id not in SAME_ROWS or not cause.rows:
-        return True
-    return bool(consequence.rows) and set(consequence.rows) <= set(cause.rows)
+    if consequence.id in SAME_ROWS and cause.rows:
+        return bool(consequence.rows) and set(consequence.rows) <= set(cause.rows)
+    if cause.id in OF_MOST_ROWS and not consequence.id.startswith("data."):
+        return cause.count >= MOST * cause.of
+    return True
 
 
 def _root(id: str, cause_of: dict[str, str]) -> str:
