@@ -8,7 +8,7 @@ from typing import Any
 from gradian.audit.context import AuditInputs
 from gradian.audit.runner import AuditResult, run_audit
 from gradian.config import BuildIndexSettings, Config, DiagnoseSettings, EvaluateSettings, resolve
-from gradian.evaluate.result import EvaluationResult
+from gradian.evaluation.result import EvaluationResult
 from gradian.report.model import Report
 from gradian.verbs.index import Index
 from gradian.verbs.listener import Listener
@@ -34,6 +34,8 @@ def diagnose(*, config: str | Path | None = None, **settings: Any) -> AuditResul
             base_model=resolved.base_model,
             eval_dataset=resolved.eval_dataset,
             trainer=resolved.trainer,
+            revision=resolved.revision,
+            response_marker=resolved.response_marker,
         ),
         select=resolved.select,
         ignore=resolved.ignore,

@@ -162,6 +162,10 @@ class DiagnoseSettings(AuditSettings, RowSettings, OutputSettings):
         default=None, description="Base model: its tokenizer, template and config are read."
     )
     eval_dataset: str | None = Field(default=None, description="Eval items, for leaks and mismatches.")
+    revision: str | None = Field(default=None, description="Branch, tag or commit of the base model on the hub.")
+    response_marker: str | None = Field(
+        default=None, description="Text that comes right before an answer, for collators that find answers by it."
+    )
 
 
 class EvaluateSettings(EvaluationSettings, ModelSettings, RowSettings, OutputSettings, IndexSettings):

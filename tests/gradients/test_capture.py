@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support.tiny import ALL_LINEAR, random_sequences, tiny_base, tiny_gpt2, with_adapter
 
 from gradian.errors import ModelError
 from gradian.gradients.batch import TokenSequence, collate, plan_batches, row_losses
@@ -13,6 +12,7 @@ from gradian.gradients.capture import GradientCapture
 from gradian.gradients.layout import Layout, make_layout
 from gradian.gradients.reference import by_vmap, one_by_one
 from gradian.model.sites import find_sites
+from support.tiny import ALL_LINEAR, random_sequences, tiny_base, tiny_gpt2, with_adapter
 
 TOLERANCE = 1e-5  # relative, float32
 

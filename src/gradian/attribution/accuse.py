@@ -23,12 +23,33 @@ STANDS_OUT = 2.0
 MOST_ACCUSED = 3
 
 
+#: A group with this part of all harm, and this many times its share of the rows, is a suspect even where its removal
+#: effect does not confirm it: once rows are fitted, their gradients cancel and the effect of removing them loses its sign.
+SUSPECT_SHARE, SUSPECT_LIFT = 0.5, 2.0
+
+
 @dataclass(frozen=True)
 class Accusation:
-    """The accused groups, worst first, as positions in the list of groups; `why_none` when there are none."""
+    """The accused groups, worst first, as positions in the list of groups; `why_none` when there are none.
+
+    `suspect` is a group on which the row scores concentrate although it is not accused.
+    """
 
     groups: tuple[int, ...]
     why_none: str | None = None
+    suspect: int | None = None
+
+
+def find_suspect(effects: Sequence[GroupEffect], row_shares: Sequence[float]) -> int | None:
+    """The group on which the harm of single rows concentrates, or None."""
+    order = sorted(range(len(effects)), key=lambda index: (-effects[index].share, index))
+    for index in order[:1]:
+        effect = effects[index]
+        if effect.p_value is not None and effect.share >= max(
+            SUSPECT_SHARE, SUSPECT_LIFT * row_shares[index]
+        ):
+            return index
+    return None
 
 
 def accuse(effects: Sequence[GroupEffect], regression_nats: float | None) -> Accusation:

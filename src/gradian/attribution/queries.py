@@ -45,7 +45,7 @@ def query_vectors(
 
     The vectors are kept in the index, so that the same question costs nothing the next time.
     """
-    name = f"queries/{_hash(contrasts)}"
+    name = f"queries/{question_id(contrasts)}"
     kept = store.array(name)
     if kept is not None and kept.shape == (len(contrasts), store.layout.dimension):
         return np.asarray(kept, dtype=np.float32), True
@@ -67,6 +67,7 @@ def query_vectors(
     return vectors, False
 
 
-def _hash(contrasts: Sequence[Contrast]) -> str:
+def question_id(contrasts: Sequence[Contrast]) -> str:
+    """Names a question by its tokens."""
     data: list[Any] = [[c.prompt, c.wanted, c.said] for c in contrasts]
     return hashlib.sha256(json.dumps(data).encode()).hexdigest()[:16]

@@ -46,6 +46,7 @@ def score_rows(
     grouping: Grouping,
     loss_tokens: Sequence[int],
     *,
+    question: str,
     engine: str,
     seed: int,
     permutations: int,
@@ -54,11 +55,12 @@ def score_rows(
 
     Args:
         queries: [m, dimension].
+        question: names these queries; the engines' raw scores are kept in the index under it.
         engine: name in the table of engines.
         loss_tokens: targets of each row.
     """
     check = CHECK_ENGINE if engine != CHECK_ENGINE else "graddot"
-    dots = ENGINES["graddot"].score(_blocks(store, queries))
+    dots = _raw_scores(store, queries, question, "graddot")
     balance = balancing_weights(queries)
     gram = store.array("gram")
     if gram is None or gram.shape != (store.count, store.count):
@@ -72,7 +74,7 @@ def score_rows(
             return dots * balance
         if name == "fisher":
             return solve(gram, dots, HEADLINE_DAMPING).scores * balance
-        plain = ENGINES[name].score(_blocks(store, queries))
+        plain = _raw_scores(store, queries, question, name)
         return plain if name == "gradcos" else plain * balance
 
     item_scores = score(engine)
@@ -98,6 +100,15 @@ def score_rows(
     )
 
 
+def _raw_scores(store: IndexStore, queries: NDArray[np.float32], question: str, name: str) -> Float64:
+    kept = store.array(f"queries/{question}-{name}")
+    if kept is not None and kept.shape == (store.count, len(queries)):
+        return np.asarray(kept, dtype=np.float64)
+    scores = ENGINES[name].score(_blocks(store, queries))
+    store.keep_array(f"queries/{question}-{name}", scores)
+    return scores
+
+
 def balancing_weights(queries: NDArray[np.float32]) -> Float64:
     """Weights [m] that give every lost item the same say in the ranking of rows: `mean |q| / |q_i|`.
 
@@ -105,7 +116,7 @@ def balancing_weights(queries: NDArray[np.float32]) -> Float64:
     gradients are several times larger. (Groups are judged in nats, and there an item counts by its nats.)
     """
     norms = np.linalg.norm(queries.astype(np.float64), axis=1)
-    return np.divide(norms.mean(), norms, out=np.zeros_like(norms), where=norms > 0)
+    return np.asarray(np.divide(norms.mean(), norms, out=np.zeros_like(norms), where=norms > 0))
 
 
 def _blocks(store: IndexStore, queries: NDArray[np.float32]) -> Iterator[BlockPair]:

@@ -146,6 +146,11 @@ def _cause(evidence: Evidence) -> tuple[Cause, list[str], tuple[str, ...], tuple
     accused = tuple(evidence.groups[index] for index in accusation.groups)
     if accused:
         return _accused_cause(evidence, accused)
+    if accusation.suspect is not None:
+        suspect = evidence.groups[accusation.suspect]
+        fault = next((shared for shared in suspect.shared if shared.mechanical), None)
+        if fault is not None:
+            return _suspected_cause(suspect, fault)
     why = f"No group of training rows stands out: {accusation.why_none}."
     setup = _setup_finding(evidence.findings)
     if setup is not None:
@@ -204,6 +209,19 @@ def _accused_cause(
     return Cause.CONTENT, sentences, tuple(fixes), accused
 
 
+def _suspected_cause(
+    suspect: JudgedGroup, fault: SharedFinding
+) -> tuple[Cause, list[str], tuple[str, ...], tuple[JudgedGroup, ...]]:
+    sentences = [
+        f"The harm of single rows concentrates on {suspect.name}: {suspect.effect.share:.0%} of the negative influence "
+        f"with {suspect.row_share:.0%} of the rows.",
+        f"{fault.inside} of its {fault.size} rows {_shared_predicate(fault.finding)}, which points to a mechanical cause, "
+        "although the exact effect of removing the group does not confirm it.",
+    ]
+    fixes = (fault.finding.fix.text,) if fault.finding.fix else ()
+    return Cause.MECHANICAL, sentences, fixes, ()
+
+
 #: Title fragments of the usual mechanical findings, as a predicate of rows.
 _PREDICATES = {
     "data.truncated_completion": "have completions cut at the length limit",
@@ -255,6 +273,12 @@ def _confidence(
         share = -min(j.effect.removal for j in accused) / (evidence.regression_nats or float("inf"))
         if evidence.regression_nats and share < 0.25:
             doubts.append(f"the accused rows explain {share:.0%} of what was lost")
+    elif cause is Cause.MECHANICAL:
+        return Confidence.LOW, (
+            "row scores and a shared fault point to the group, the exact effect of removing it does not; rows that are "
+            "already fitted have this effect, so an earlier checkpoint may show more",
+            *doubts,
+        )
     elif cause is Cause.DIFFUSE:
         doubts.append("that nothing stands out is weaker evidence than something that does")
     elif cause is Cause.SETUP:

@@ -1,13 +1,16 @@
 """`gradian attribute`."""
 
 import sys
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from gradian.cli.console import ConsoleListener
 from gradian.cli.flags import ConfigFile, Json, Quiet, format_of, settings_of, write_resolved
 from gradian.config import Config
+
+if TYPE_CHECKING:
+    from gradian.report.model import Report
 
 DEFAULT_FOLDER = "reports"
 FILES = ("json", "markdown", "html")
@@ -53,10 +56,10 @@ def attribute(
     return 1 if _fails(report, fail_on) else 0
 
 
-def _fails(report, fail_on: str) -> bool:  # type: ignore[no-untyped-def]
+def _fails(report: "Report", fail_on: str) -> bool:
     if fail_on == "never":
         return False
     ranks = {"error": 0, "warning": 1}
     if fail_on in ranks and any(finding.severity.rank <= ranks[fail_on] for finding in report.findings):
         return True
-    return report.verdict.outcome.value == "regression"
+    return bool(report.verdict.outcome.value == "regression")

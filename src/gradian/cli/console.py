@@ -54,6 +54,15 @@ class ConsoleListener:
         if not self._quiet:
             self._console.print(sentence, markup=False, soft_wrap=True)
 
+    def rows_read(self, file: str, rows: int) -> None:
+        """How far a file has been read; how many rows it has is not known before its end."""
+        if self._quiet:
+            return
+        if self._progress is not None:
+            if file not in self._tasks:
+                self._tasks[file] = self._progress.add_task(f"reading {file}", total=None)
+            self._progress.update(self._tasks[file], completed=rows)
+
     def progress(self, stage: str, done: int, total: int) -> None:
         """Move the stage's bar, or print a line when it is time for one."""
         if self._quiet:

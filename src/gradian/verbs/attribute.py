@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from gradian.attribution.accuse import accuse
+from gradian.attribution.accuse import Accusation, accuse, find_suspect
 from gradian.attribution.groups import group_rows, text_of
 from gradian.attribution.join import findings_shared_by
 from gradian.attribution.verdict import Evidence, JudgedGroup, judge
@@ -91,9 +91,7 @@ def attribute(settings: Config, listener: Listener | None = None) -> Report:
         comparison=result.comparison if result else None,
         findings=findings,
         groups=attributed.groups if attributed else (),
-        accusation=accuse([judged.effect for judged in attributed.groups], attributed.regression_nats)
-        if attributed
-        else None,
+        accusation=_accusation(attributed) if attributed else None,
         agreement=attributed.scoring.agreement if attributed else None,
         regression_nats=attributed.regression_nats if attributed else None,
         base_margin=result.base_margin_median if result else None,
@@ -117,6 +115,12 @@ def attribute(settings: Config, listener: Listener | None = None) -> Report:
             reused=diary.reused,
         )
     )
+
+
+def _accusation(attributed: Attributed) -> Accusation:
+    effects = [judged.effect for judged in attributed.groups]
+    suspect = find_suspect(effects, [judged.row_share for judged in attributed.groups])
+    return replace(accuse(effects, attributed.regression_nats), suspect=suspect)
 
 
 def _audit(settings: Config) -> Sequence[Finding]:
@@ -178,7 +182,7 @@ def _attribute(
     contrasts: Sequence[Contrast],
     diary: _Diary,
 ) -> tuple[Index, Attributed]:
-    from gradian.attribution.queries import query_vectors
+    from gradian.attribution.queries import query_vectors, question_id
     from gradian.attribution.scoring import score_rows
     from gradian.index.build import TOKENS_PER_BATCH
 
@@ -218,6 +222,7 @@ def _attribute(
             queries,
             grouping,
             rows.loss_tokens,
+            question=question_id(contrasts),
             engine=settings.engine,
             seed=settings.seed,
             permutations=settings.permutations,
