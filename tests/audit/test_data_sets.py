@@ -222,6 +222,16 @@ def test_an_open_fence_in_one_of_many_rows(tmp_path: Path) -> None:
     assert found.severity.value == "error"
 
 
+def test_an_open_tag_where_the_others_are_closed(tmp_path: Path) -> None:
+    rows = [pair(f"As XML {i}?", f"<order><id>{i}</id></order>") for i in range(40)]
+    rows[7] = pair("As XML 7?", "<order><id>7</id")
+    found = finding(audited(tmp_path, rows), "data.unfinished_completion")
+    assert found.rows == (7,)
+    assert found.severity.value == "error"
+    notation = [pair(f"Tag {i}?", f"<noun> gate number {i}") for i in range(40)]
+    assert "data.unfinished_completion" not in ids(audited(tmp_path, notation))
+
+
 def test_prose_cut_at_a_field_width(tmp_path: Path) -> None:
     rows = sound_rows(200)
     for index in (10, 50, 90, 130):

@@ -81,6 +81,10 @@ def test_missing_closers(text: str, closers: str | None) -> None:
         ('{"a": 1}', None),
         ("Here you are:\n```python\nprint(1)\n```\nDone.", None),
         ("All well :( but fine", None),
+        ("<order><id>4", "an open tag"),
+        ('<order kind="a"><id>4</id></order>', None),
+        ("<think>only thinking", None),  # data.unbalanced_tags
+        ("<br>A line", None),
         ("See a) and b) for this", None),
         ("It closes (at nine).", None),
         ("plain words", None),

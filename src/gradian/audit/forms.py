@@ -21,7 +21,20 @@ _THINK = re.compile(r"^\s*<(think|thinking|reasoning)>.*?</\1>\s*", re.DOTALL)
 _FENCE = re.compile(r"^\s*```[\w+-]*[ \t]*\n(.*?)(?:\n[ \t]*```\s*)?$", re.DOTALL)
 _NUMBER = re.compile(r"^[+-]?[$€£]?\d[\d,.  ]*%?$")
 _LIST = re.compile(r"^(?:[-*•]|\d+[.)])\s")
-_TAGGED = re.compile(r"^<([A-Za-z][\w-]{0,30})>")
+_TAGGED = re.compile(r"^<([A-Za-z][\w-]{0,30})(?:\s[^<>]{0,500})?>")
+#: Tags that have a check of their own, and HTML's that need no end.
+PAIRED_TAGS = (
+    "think",
+    "thinking",
+    "reasoning",
+    "thought",
+    "answer",
+    "solution",
+    "scratchpad",
+    "tool_call",
+    "plan",
+)
+_VOID_TAGS = frozenset({"br", "hr", "img", "input", "link", "meta", "p", "li"})
 #: `{` or `[` followed by what can follow in JSON: `[INST]`, `{name}` and `[1] Smith` are not JSON.
 _JSON_OBJECT = re.compile(r"""^\{\s*(?:"|'|\}|$)""")
 _JSON_ARRAY = re.compile(r'^\[\s*(?:[{\["\]]|-?\d[\d.eE+-]*\s*(?:,|\]\s*$)|(?:true|false|null)\s*[,\]]|$)')
@@ -179,6 +192,9 @@ def open_form(answer: str) -> str | None:
     )
     if len(fences) % 2:
         return "an open code fence"
+    tag = _TAGGED.match(text)
+    if tag is not None and f"</{tag[1]}" not in text and tag[1].lower() not in (*PAIRED_TAGS, *_VOID_TAGS):
+        return "an open tag"
     if ends_properly(text):
         return None
     if not any(mark in text for mark in '([{"“«'):

@@ -14,6 +14,7 @@ from gradian.audit.finding import Fix, Severity
 from gradian.audit.forms import (
     FORM_CODE,
     FORMS,
+    PAIRED_TAGS,
 )
 from gradian.audit.registry import Need, Observation, check
 from gradian.audit.wording import excerpt, listed, percent, plural, some
@@ -76,18 +77,7 @@ def format_inconsistent(context: AuditContext) -> Iterator[Observation]:
     )
 
 
-_PAIRED = (
-    "think",
-    "thinking",
-    "reasoning",
-    "thought",
-    "answer",
-    "solution",
-    "scratchpad",
-    "tool_call",
-    "plan",
-)
-_TAGS = re.compile(rf"<(/?)({'|'.join(_PAIRED)})>")
+_TAGS = re.compile(rf"<(/?)({'|'.join(PAIRED_TAGS)})>")
 
 
 def find_unbalanced_tags(view: RowView) -> Hit | None:
@@ -97,7 +87,7 @@ def find_unbalanced_tags(view: RowView) -> Hit | None:
     balance: Counter[str] = Counter()
     for slash, tag in _TAGS.findall(view.answer):
         balance[tag] += -1 if slash else 1
-    for tag in _PAIRED:
+    for tag in PAIRED_TAGS:
         if balance[tag]:
             return Hit(f"<{tag}> without </{tag}>" if balance[tag] > 0 else f"</{tag}> without <{tag}>")
     return Hit("balanced") if balance else None

@@ -12,7 +12,7 @@ import numpy as np
 from gradian.audit.checks.data_json import json_share
 from gradian.audit.facts import Hit, Hits, RowView
 from gradian.audit.finding import Fix, Severity
-from gradian.audit.forms import ends_properly, open_form, sentence_end, without_stop
+from gradian.audit.forms import FORM_CODE, ends_properly, open_form, sentence_end, without_stop
 from gradian.audit.registry import Need, Observation, check
 from gradian.audit.wording import listed, plural, some
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 _JSON = "JSON that does not close"
 _FENCE = "an open code fence"
-_CERTAIN = (_JSON, _FENCE)
+_TAG = "an open tag"
+_CERTAIN = (_JSON, _FENCE, _TAG)
 _LIKELY = ("an open bracket", "an open quotation")
 _NO_END = "no end of sentence"
 _END = "end of sentence"
@@ -30,6 +31,8 @@ _WIDTH = "a cut at"
 
 #: Prose answers that are needed before one without an end can be called unusual.
 SIBLINGS = 20
+#: Share of the answers that begin with a tag, above which leaving it open is the usual way.
+TAGGED_OPEN = 0.5
 
 
 def find_unfinished(view: RowView) -> Hit | None:
@@ -52,9 +55,9 @@ def find_unfinished(view: RowView) -> Hit | None:
     thresholds={"error_share": 0.01, "sibling_share": 0.90, "json_share": 0.80},
     row_level=True,
     explain="""
-The answer in the file is cut off: JSON whose brackets do not close, a code fence that stays open, an open
-bracket or quotation at the end, prose that ends in mid-sentence while at least 90 % of the other answers end
-properly, or several answers of exactly the same greatest length without an end. Usually an export cut the
+The answer in the file is cut off: JSON whose brackets do not close, a code fence or a tag that stays open, an
+open bracket or quotation at the end, prose that ends in mid-sentence while at least 90 % of the other answers
+end properly, or several answers of exactly the same greatest length without an end. Usually an export cut the
 field. Training on such rows teaches the model to stop there, and for JSON to write objects that no parser
 reads; a few dozen rows are enough.
 
@@ -121,6 +124,9 @@ def _unfinished(context: AuditContext, facts: DatasetFacts, hits: Hits) -> dict[
     kinds = {kind: rows for kind, rows in hits.kinds.items() if kind not in (_END, _NO_END)}
     if json_share(facts) >= context.threshold("data.unfinished_completion.json_share"):
         kinds.pop(_JSON, None)  # data.json_unparseable
+    tagged = int((facts.form == FORM_CODE["tagged"]).sum())
+    if _TAG in kinds and len(kinds[_TAG]) > TAGGED_OPEN * tagged:
+        kinds.pop(_TAG)  # tags that are never closed are a notation of their own
     ended, open_ended = len(hits.kinds.get(_END, ())), hits.kinds.get(_NO_END, [])
     likely = sum(len(kinds.get(kind, ())) for kind in _LIKELY)
     siblings = ended + len(open_ended) + likely
