@@ -94,12 +94,13 @@ def test_streaming_in_other_blocks_finds_the_same(monkeypatch: pytest.MonkeyPatc
     small = {item: " ".join(words(item, 30)) for item in range(20)}
     rows = [(row, " ".join(words(row + 5, 30))) for row in range(200)]
     found = []
-    for block in (1, 7, 512):
+    for block, characters in ((1, 10**9), (7, 10**9), (512, 10**9), (512, 300)):
         monkeypatch.setattr(near, "BLOCK", block)
+        monkeypatch.setattr(near, "BLOCK_CHARACTERS", characters)
         table = BandTable(near.CONTAMINATION_BAND, NO_FRAME)
         table.add(sorted(small.items()))
         found.append(between(table, rows).pairs)
-    assert found[0] == found[1] == found[2]
+    assert all(pairs == found[0] for pairs in found)
     assert {(item, item - 5) for item in range(5, 20)} <= set(found[0])
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +22,7 @@ FRAME_SHARE = 0.20
 MIN_CHARACTERS = 60
 #: Texts hashed at a time: bounds memory; the result does not depend on it.
 BLOCK = 512
+BLOCK_CHARACTERS = 2_000_000
 #: Earlier members of its bucket that a text is compared with, and pairs that are verified in all.
 BUCKET_WINDOW = 32
 MAX_PAIRS = 400_000
@@ -49,10 +49,19 @@ class Candidates:
 
 
 def blocks(texts: Iterable[tuple[int, str]]) -> Iterator[tuple[list[int], list[str]]]:
-    """Numbered texts in blocks."""
-    stream = iter(texts)
-    while taken := list(islice(stream, BLOCK)):
-        yield [number for number, _ in taken], [text for _, text in taken]
+    """Numbered texts in blocks of at most `BLOCK` texts and about `BLOCK_CHARACTERS`."""
+    numbers: list[int] = []
+    block: list[str] = []
+    characters = 0
+    for number, text in texts:
+        numbers.append(number)
+        block.append(text)
+        characters += len(text)
+        if len(block) >= BLOCK or characters >= BLOCK_CHARACTERS:
+            yield numbers, block
+            numbers, block, characters = [], [], 0
+    if block:
+        yield numbers, block
 
 
 class BandTable:
