@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from gradian.errors import GradianError, InputError
@@ -16,6 +15,10 @@ from gradian.rows.tokens import tokenize, tokenize_many
 
 if TYPE_CHECKING:
     from gradian.rows.tokenizer import Tokenizer
+
+
+#: Long rows make a small batch: the ids of two batches are in memory as Python integers.
+BATCH_CHARACTERS = 2_000_000
 
 
 @dataclass(slots=True)
@@ -30,16 +33,25 @@ class Batch:
 
 
 def in_batches(records: Iterable[Row | RowProblem], size: int) -> Iterator[Batch]:
-    """Records in batches of `size`; rows that make no conversation keep the reason."""
-    stream = iter(records)
-    while taken := list(islice(stream, size)):
-        batch = Batch(taken)
-        for position, record in enumerate(taken):
-            if isinstance(record, Row):
-                try:
-                    batch.conversations[position] = conversation_of(record)
-                except InputError as error:
-                    batch.unusable[position] = error.what
+    """Records in batches of at most `size` rows and about `BATCH_CHARACTERS`; rows that make no conversation
+    keep the reason."""
+    batch, characters = Batch([]), 0
+    for record in records:
+        position = len(batch.records)
+        batch.records.append(record)
+        if isinstance(record, Row):
+            try:
+                conversation = conversation_of(record)
+            except InputError as error:
+                batch.unusable[position] = error.what
+            else:
+                batch.conversations[position] = conversation
+                characters += sum(len(turn.text) for turn in conversation.turns)
+                characters += len(conversation.plain_text or "")
+        if len(batch.records) >= size or characters >= BATCH_CHARACTERS:
+            yield batch
+            batch, characters = Batch([]), 0
+    if batch.records:
         yield batch
 
 

@@ -124,8 +124,8 @@ def frame_of(texts: Sequence[str], share: float, at_least: int = 5) -> NDArray[n
     """
     if len(texts) < at_least:
         return np.empty(0, np.uint64)
-    hashes, starts = shingle_hashes(texts)
-    sets = [np.unique(hashes[starts[text] : starts[text + 1]]) for text in range(len(texts))]
+    # One text at a time: together, long texts would need hundreds of megabytes.
+    sets = [np.unique(shingle_hashes([text])[0]) for text in texts]
     values, counts = np.unique(np.concatenate(sets), return_counts=True)
     framed: NDArray[np.uint64] = values[counts > share * len(texts)]
     return framed
