@@ -109,6 +109,8 @@ def test_conversations_that_were_split(tmp_path: Path) -> None:
     other = [{**held_out()[0], "conversation_id": 3}, {**held_out()[1], "conversation_id": 77}]
     found = finding(audited(tmp_path, keyed, eval_rows=other), "eval.group_leak")
     assert found.rows == (0,)
+    framed = [chat(opening, f"At {i}.", f"And on day {i}?", "No.") for i in range(20)]
+    assert "eval.group_leak" not in ids(audited(tmp_path, framed, eval_rows=items))
     greeting = [chat("Hello", "Hi.", "When?", "Now.")]
     assert "eval.group_leak" not in ids(
         audited(tmp_path, greeting, eval_rows=[chat("Hello", "Hi.", "Who?", "Me.")])

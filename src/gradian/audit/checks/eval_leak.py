@@ -274,9 +274,12 @@ def group_leak(context: AuditContext) -> Iterator[Observation]:
     leaks: dict[str, list[int]] = {}
     for what, name in (("id_hash", "conversation id"), ("opening_hash", "first question")):
         ours, theirs = getattr(train, what), getattr(held_out, what)
-        shared = (
-            (theirs != 0) & np.isin(theirs, ours[ours != 0]) & ~np.isin(held_out.pair_hash, train.pair_hash)
-        )
+        values, counts = np.unique(ours[ours != 0], return_counts=True)
+        if what == "opening_hash":
+            values = values[
+                counts <= max(3, train.rows // 100)
+            ]  # one that opens many conversations is a frame
+        shared = (theirs != 0) & np.isin(theirs, values) & ~np.isin(held_out.pair_hash, train.pair_hash)
         if shared.any():
             leaks[name] = np.flatnonzero(shared).tolist()
     if leaks:
