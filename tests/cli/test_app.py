@@ -65,7 +65,7 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
         (["show-index", "no-such-folder"], "no-such-folder"),
         (["explain", "data.empty_completon"], "data.empty_completion"),
         (["diagnose"], "--dataset"),
-        (["diagnose", "--dataset", "x.jsonl", "--select", "dta."], "data"),
+        (["diagnose", "--dataset", "x.jsonl", "--select", "dta."], "--list-checks"),
     ],
 )
 def test_a_mistake_is_one_message_and_exit_code_2(

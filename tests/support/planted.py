@@ -59,7 +59,7 @@ def as_json(word: str) -> str:
     return json.dumps({"w": word})
 
 
-def make_base(folder: Path, steps: int = 500) -> Path:
+def make_base(folder: Path, steps: int = 300) -> Path:
     """Train the base model from nothing, and save it with its tokeniser."""
     torch.manual_seed(0)
     tokenizer = load_tokenizer(str(TOKENIZER))
@@ -90,7 +90,7 @@ def make_base(folder: Path, steps: int = 500) -> Path:
 
 
 def make_fine_tune(
-    folder: Path, base: Path, *, faulty: bool, steps: int = 60, rate: float = 1e-3
+    folder: Path, base: Path, *, faulty: bool, steps: int = 25, rate: float = 1e-2
 ) -> FineTuneFolder:
     """Tune an adapter on rows with or without the fault, and write everything that a user would have."""
     torch.manual_seed(1)

@@ -11,9 +11,10 @@ from gradian.audit.finding import Finding, Severity
 LARGEST_P = 0.01
 #: A finding explains a group when at least this part of its rows have it.
 COVERS = 1 / 3
-#: Row-level findings about what the rows say. All others are about how the rows were made, cut or marked.
+#: Row-level findings about what the rows say, and how often. All others are about how rows were made, cut or marked.
 CONTENT_FINDINGS = frozenset(
     {
+        "data.duplicate_rows",
         "data.conflicting_answers",
         "data.refusal_boilerplate",
         "data.language_mix",
