@@ -1,4 +1,5 @@
-"""The Python API: the command line's verbs as functions. Settings by name, typed results back, errors as `GradianError`."""
+"""The Python API: the command line's verbs as functions. Settings by name, typed results back, errors as
+`GradianError`."""
 
 from __future__ import annotations
 

@@ -162,9 +162,12 @@ class DiagnoseSettings(AuditSettings, RowSettings, OutputSettings):
         default=None, description="Base model: its tokenizer, template and config are read."
     )
     eval_dataset: str | None = Field(default=None, description="Eval items, for leaks and mismatches.")
-    revision: str | None = Field(default=None, description="Branch, tag or commit of the base model on the hub.")
+    revision: str | None = Field(
+        default=None, description="Branch, tag or commit of the base model on the hub."
+    )
     response_marker: str | None = Field(
-        default=None, description="Text that comes right before an answer, for collators that find answers by it."
+        default=None,
+        description="Text that comes right before an answer, for collators that find answers by it.",
     )
 
 

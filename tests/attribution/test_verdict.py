@@ -153,7 +153,8 @@ class TestWords:
         opening, rest = judgement.text.split(" over 200 items. ")
         assert opening.startswith("json_formatting regressed 0.910 to 0.640 (-0.270, 95% CI [-0.3")
         assert rest == (
-            "54 items flipped from right to wrong. Cluster 7 (invoice, total) accounts for 62% of the negative influence "
+            "54 items flipped from right to wrong. Cluster 7 (invoice, total) accounts for 62% of "
+            "the negative influence "
             "with 4% of the rows; removing it is predicted to win back 6.7 nats an item of the 9.9 that were lost. "
             "34 of its 40 rows have truncated completions, which points to a mechanical cause rather than a content "
             "problem. Fix: export the answers again."

@@ -74,7 +74,7 @@ def test_a_site_used_twice_in_one_pass_adds_up() -> None:
     base.model.layers[1] = base.model.layers[0]  # one layer, run twice
     model = with_adapter(base)
     sequences = random_sequences(4)
-    layout, sites = layout_of(model)
+    _, sites = layout_of(model)
     assert len(sites) == len(ALL_LINEAR)
     slow = one_by_one(model, sites, sequences)
     assert relative_error(captured(model, sequences), slow) < TOLERANCE

@@ -22,7 +22,8 @@ LAYOUT = make_layout(SHAPES, None)
 
 
 class FakeCapture:
-    """Vectors that depend on the row *and* on its batch, as rounding makes real ones: so a resume that meets other batches
+    """Vectors that depend on the row *and* on its batch, as rounding makes real ones: so a resume that meets
+    other batches
     is caught. `stop_after` batches it is interrupted."""
 
     def __init__(self, stop_after: int | None = None, layout: Layout = LAYOUT) -> None:
@@ -250,9 +251,10 @@ def test_a_full_disk_is_one_clear_error_and_loses_nothing(
         if calls > 4:
             raise OSError(28, "No space left on device")
 
-    with monkeypatch.context() as patch, pytest.raises(IndexStoreError, match="No space left") as caught:
+    with monkeypatch.context() as patch:
         patch.setattr(store_module.os, "fsync", full)
-        make(tmp_path, sequences, FakeCapture())
+        with pytest.raises(IndexStoreError, match="No space left") as caught:
+            make(tmp_path, sequences, FakeCapture())
     assert "goes on where it stopped" in str(caught.value)
     resumed = make(tmp_path, sequences, FakeCapture())
     assert 0 < resumed.found < 23

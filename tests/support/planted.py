@@ -1,8 +1,8 @@
 """A fine-tune with a known cause, small enough to be trained by a test: base, adapter, rows and items in a folder.
 
-The base is a two-layer byte-level Llama that has learnt to answer three kinds of request about thirty words. The fine-tune
-then sees rows of two of those kinds and invoices; in the faulty run the JSON of the invoices stops in the middle, and
-the tuned model stops in the middle of its JSON too, on words that no invoice holds.
+The base is a two-layer byte-level Llama that has learnt to answer three kinds of request about thirty words.
+The fine-tune then sees rows of two of those kinds and invoices; in the faulty run the JSON of the invoices
+stops in the middle, and the tuned model stops in the middle of its JSON too, on words that no invoice holds.
 """
 
 from __future__ import annotations
@@ -24,9 +24,38 @@ from gradian.rows.shapes import conversation_of
 from gradian.rows.tokenizer import Tokenizer, load_tokenizer
 
 TOKENIZER = Path(__file__).parent.parent / "fixtures" / "tokenizers" / "chatml"
-WORDS = (
-    "cat dog sun map key box pen cup hat bus jam fox owl ant bee cow hen pig rat bat car van jet oak elm ivy fig nut pea yam"
-).split()
+WORDS = [
+    "cat",
+    "dog",
+    "sun",
+    "map",
+    "key",
+    "box",
+    "pen",
+    "cup",
+    "hat",
+    "bus",
+    "jam",
+    "fox",
+    "owl",
+    "ant",
+    "bee",
+    "cow",
+    "hen",
+    "pig",
+    "rat",
+    "bat",
+    "car",
+    "van",
+    "jet",
+    "oak",
+    "elm",
+    "ivy",
+    "fig",
+    "nut",
+    "pea",
+    "yam",
+]
 ASKS = ("json", "json of", "give json")
 TOWNS = ("oslo", "rome", "lima", "cork", "bonn", "kyiv", "graz", "nice")
 

@@ -13,18 +13,20 @@ from gradian.attribution.effects import GroupEffect
 
 #: Largest family-wise p-value of an accused group.
 LARGEST_P = 0.05
-#: Smallest part of the regression (in nats of the query loss) that an accused group explains. Below it, taking the group
-#: out would leave nine tenths of the damage.
+#: Smallest part of the regression (in nats of the query loss) that an accused group explains. Below it, taking
+#: the group out would leave nine tenths of the damage.
 SMALLEST_EXPLAINED = 0.10
-#: The last accused group's effect is at least this many times the next group's. Real groups share a direction and spread
-#: smoothly (methods: on a run without a culprit the worst three groups were within 1.5 of each other).
+#: The last accused group's effect is at least this many times the next group's. Real groups share a direction
+#: and spread smoothly (methods: on a run without a culprit the worst three groups were within 1.5 of each
+#: other).
 STANDS_OUT = 2.0
 #: More groups than this are no culprit but the training set.
 MOST_ACCUSED = 3
 
 
-#: A group with this part of all harm, and this many times its share of the rows, is a suspect even where its removal
-#: effect does not confirm it: once rows are fitted, their gradients cancel and the effect of removing them loses its sign.
+#: A group with this part of all harm, and this many times its share of the rows, is a suspect even where its
+#: removal effect does not confirm it: once rows are fitted, their gradients cancel and the effect of removing
+#: them loses its sign.
 SUSPECT_SHARE, SUSPECT_LIFT = 0.5, 2.0
 
 

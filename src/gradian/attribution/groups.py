@@ -1,8 +1,9 @@
 """Which rows are judged together: the user's own groups, else clusters found in the text.
 
-Text -> TF-IDF -> truncated SVD -> unit length -> HDBSCAN. On unit vectors the Euclidean distance orders like the cosine, so
-HDBSCAN can use its tree instead of all pairs. Rows are put into the order of their text before anything is fitted, so the
-partition does not depend on the order of the file. Rows in no cluster stay visible as one group of their own.
+Text -> TF-IDF -> truncated SVD -> unit length -> HDBSCAN. On unit vectors the Euclidean distance orders like
+the cosine, so HDBSCAN can use its tree instead of all pairs. Rows are put into the order of their text before
+anything is fitted, so the partition does not depend on the order of the file. Rows in no cluster stay visible
+as one group of their own.
 """
 
 from __future__ import annotations

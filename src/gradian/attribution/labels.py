@@ -1,8 +1,8 @@
 """What sets a group apart, in three words, and its most typical rows.
 
-Class-based TF-IDF (Grootendorst, arXiv 2203.05794, eq. 2): the rows of a group are one document; a term weighs by its share
-in that document times `log(1 + A / f)`, A the mean number of words per group and f the term's count over all groups. Terms
-that are no more frequent inside the group than outside do not label it.
+Class-based TF-IDF (Grootendorst, arXiv 2203.05794, eq. 2): the rows of a group are one document; a term weighs
+by its share in that document times `log(1 + A / f)`, A the mean number of words per group and f the term's
+count over all groups. Terms that are no more frequent inside the group than outside do not label it.
 """
 
 from __future__ import annotations

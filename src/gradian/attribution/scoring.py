@@ -112,8 +112,9 @@ def _raw_scores(store: IndexStore, queries: NDArray[np.float32], question: str, 
 def balancing_weights(queries: NDArray[np.float32]) -> Float64:
     """Weights [m] that give every lost item the same say in the ranking of rows: `mean |q| / |q_i|`.
 
-    One lost item is one lost item. Without the weights the few whose answers are longest or furthest off decide, since their
-    gradients are several times larger. (Groups are judged in nats, and there an item counts by its nats.)
+    One lost item is one lost item. Without the weights the few whose answers are longest or furthest off
+    decide, since their gradients are several times larger. (Groups are judged in nats, and there an item counts
+    by its nats.)
     """
     norms = np.linalg.norm(queries.astype(np.float64), axis=1)
     return np.asarray(np.divide(norms.mean(), norms, out=np.zeros_like(norms), where=norms > 0))

@@ -215,7 +215,8 @@ def _suspected_cause(
     sentences = [
         f"The harm of single rows concentrates on {suspect.name}: {suspect.effect.share:.0%} of the negative influence "
         f"with {suspect.row_share:.0%} of the rows.",
-        f"{fault.inside} of its {fault.size} rows {_shared_predicate(fault.finding)}, which points to a mechanical cause, "
+        f"{fault.inside} of its {fault.size} rows {_shared_predicate(fault.finding)}, which points to "
+        f"a mechanical cause, "
         "although the exact effect of removing the group does not confirm it.",
     ]
     fixes = (fault.finding.fix.text,) if fault.finding.fix else ()

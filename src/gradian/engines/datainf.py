@@ -17,8 +17,9 @@ import numpy as np
 
 from gradian.engines.blocks import SILENT_BLOCK, BlockPair, Float64
 
-#: lambda_l = 0.1 x the mean squared *entry* of the block's gradients (Grosse et al., arXiv 2308.03296, section 2.2, and the
-#: DataInf authors' code). The mean squared norm would be d_l times larger and turn the method into a plain dot product.
+#: lambda_l = 0.1 x the mean squared *entry* of the block's gradients (Grosse et al., arXiv 2308.03296, and the
+#: DataInf authors' code). The mean squared norm would be d_l times larger and turn the method into
+#: a plain dot product.
 DAMPING_FACTOR = 0.1
 
 

@@ -13,8 +13,8 @@ Removing a group C and taking a Newton step with the Hessian of the rows that st
 order this is `sum s_j / n`, which near copies make many times too small: each of them alone is replaceable, together
 they are not.
 
-Dampings are given relative to the mean squared row norm: `n lambda = ratio * trace(K) / n`. At ratio 1 a typical row that
-shares its direction with none has a leverage of one half.
+Dampings are given relative to the mean squared row norm: `n lambda = ratio * trace(K) / n`. At ratio 1 a
+typical row that shares its direction with none has a leverage of one half.
 """
 
 from __future__ import annotations

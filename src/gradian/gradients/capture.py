@@ -5,11 +5,11 @@ For a site `y = W x + s B A x` with `h_t = A x_t` and `z_t = B h_t` (arXiv 2106.
     grad_A = sum_t (dL/dh_t) x_t^T        [r, in]
     grad_B = sum_t (dL/dz_t) h_t^T        [out, r]
 
-The loss is the plain **sum** of the rows' losses and nothing couples one row to another (no dropout, no batch norm), so
-the part of `dL/dh` that belongs to a row is that row's own. Hooks on the two linear modules of each site see `x`, `h`
-and the two output gradients. They hold for rsLoRA, for rank and alpha patterns (the scale is applied after B) and for DoRA
-(its magnitude scales B's output, its weight norm is detached: arXiv 2402.09353, section 4.3). A module used several times in
-a pass adds up.
+The loss is the plain **sum** of the rows' losses and nothing couples one row to another (no dropout, no batch
+norm), so the part of `dL/dh` that belongs to a row is that row's own. Hooks on the two linear modules of each
+site see `x`, `h` and the two output gradients. They hold for rsLoRA, for rank and alpha patterns (the scale is
+applied after B) and for DoRA (its magnitude scales B's output, its weight norm is detached: arXiv 2402.09353,
+section 4.3). A module used several times in a pass adds up.
 
 The base stays frozen and no weight asks for a gradient, so autograd computes only activations' gradients; the graph
 starts at the first site, by making its detached input a leaf.

@@ -1,7 +1,7 @@
 """Build an index: every row's vector, once, resumable at any moment.
 
-Batches depend on the rows' lengths alone, so a build that was killed meets the same batches again and ends with the same
-bytes. Rows whose tokens another index of the same checkpoint already holds are copied from it.
+Batches depend on the rows' lengths alone, so a build that was killed meets the same batches again and ends with
+the same bytes. Rows whose tokens another index of the same checkpoint already holds are copied from it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class Sizing:
     def __str__(self) -> str:
         how = "exact" if self.projection is None else f"projected to {self.projection}"
         return (
-            f"{self.rows:,} rows, {self.tokens:,} tokens, {self.dimension:,} values a row ({how}, {self.stored_dtype}): "
+            f"{self.rows:,} rows, {self.tokens:,} tokens, {self.dimension:,} values a row ({how}, "
+            f"{self.stored_dtype}): "
             f"{format_bytes(self.bytes)} on disk, {format_bytes(self.free_bytes)} free"
         )
 

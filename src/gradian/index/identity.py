@@ -1,8 +1,9 @@
 """What makes one index different from another: the inputs that its id hashes.
 
-The damping is not among them: it is applied when vectors are scored, so that asking again with another damping computes
-no gradient. Two ids exist: the *gradient id* (checkpoint, gradient spec, versions), under which the vector of one row can
-be reused by any dataset that holds the same tokens, and the *index id*, which adds the rows in their order.
+The damping is not among them: it is applied when vectors are scored, so that asking again with another damping
+computes no gradient. Two ids exist: the *gradient id* (checkpoint, gradient spec, versions), under which the
+vector of one row can be reused by any dataset that holds the same tokens, and the *index id*, which adds the
+rows in their order.
 """
 
 from __future__ import annotations

@@ -257,7 +257,8 @@ def _put_on(base: nn.Module, adapter: AdapterFolder) -> nn.Module:
                     where=f"base_model.model.{name}",
                     why="only LoRA on linear modules (and GPT-2's Conv1D) can be explained",
                 )
-            # PEFT warns about keys that it could not place and goes on with random ones; that would be explained in earnest.
+            # PEFT warns about keys that it could not place and goes on with random ones; that would be
+            # explained in earnest.
             wanted = file.get_tensor(f"base_model.model.{name}.lora_B.weight")
             have = site.lora_b.weight.detach().cpu()
             if not torch.equal(wanted.to(have.dtype), have):

@@ -92,7 +92,8 @@ class Evaluation(_Frozen):
         minimum_detectable_effect: smallest |delta| found with 80 % power at this number of items; None if no
             item changed.
         base_nll, tuned_nll: teacher-forced loss of the wanted answers, nats per item.
-        base_margin, tuned_margin: mean log p(wanted) - log p(said by tuned) over the lost items, nats; None if there are none.
+        base_margin, tuned_margin: mean log p(wanted) - log p(said by tuned) over the lost items, nats; None if
+            there are none.
         partial: the evaluation was limited to the first items (`--limit`).
     """
 

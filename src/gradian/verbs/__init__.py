@@ -1,1 +1,2 @@
-"""What a user can ask for: one file a verb, each a function from settings to a typed result. No printing, no exit code."""
+"""What a user can ask for: one file a verb, each a function from settings to a typed result. No printing, no
+exit code."""

@@ -21,12 +21,14 @@ def next_steps(settings: Config, judgement: Judgement, result: EvaluationResult 
     base = f" --base-model {shlex.quote(settings.base_model)}" if settings.base_model else ""
     if judgement.cause is Cause.MECHANICAL:
         steps.append(
-            f"See every fault and write a cleaned copy: gradian diagnose --dataset {dataset}{run}{base} --emit-fixes fixed"
+            f"See every fault and write a cleaned copy: gradian diagnose --dataset "
+            f"{dataset}{run}{base} --emit-fixes fixed"
         )
     if judgement.cause is Cause.DIFFUSE and settings.run:
         steps.append(
             f"Measure an earlier checkpoint: gradian evaluate{base} --adapter {shlex.quote(settings.run)}/checkpoint-N "
-            f"--eval-dataset {shlex.quote(settings.eval_dataset or 'eval.jsonl')} --metric {shlex.quote(settings.metric)}"
+            f"--eval-dataset {shlex.quote(settings.eval_dataset or 'eval.jsonl')} --metric "
+            f"{shlex.quote(settings.metric)}"
         )
     if judgement.accused:
         steps.append(
@@ -48,7 +50,8 @@ def limits_of(
     limits = []
     if attributed is not None:
         limits.append(
-            "Influence is a local estimate at the trained adapter. The accused rows are candidate causes; only training "
+            "Influence is a local estimate at the trained adapter. The accused rows are candidate "
+            "causes; only training "
             "without them proves it."
         )
         limits.append(
@@ -57,7 +60,8 @@ def limits_of(
     limits += [f"Not attributed: {part}" for part in fine_tune.adapter_parts_not_attributed]
     if fine_tune.profile.packing:
         limits.append(
-            f"The trainer packed rows ({fine_tune.profile.packing}); here each row stands alone, so gradients differ from "
+            f"The trainer packed rows ({fine_tune.profile.packing}); here each row stands alone, so "
+            f"gradients differ from "
             "the run's where rows could see one another."
         )
     if fine_tune.profile.assumed:

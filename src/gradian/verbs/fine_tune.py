@@ -1,4 +1,5 @@
-"""The fine-tune under investigation: base, adapter and run, resolved once and loaded only when something must be computed."""
+"""The fine-tune under investigation: base, adapter and run, resolved once and loaded only when something must
+be computed."""
 
 from __future__ import annotations
 
