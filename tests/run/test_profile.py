@@ -309,3 +309,18 @@ def test_a_log_alone_names_its_trainer(tmp_path: Path, runs: Path) -> None:
     assert (profile.trainer, profile.max_length) == ("llama_factory", 2048)
     assert "trainer_log.jsonl" in profile.reason
     assert any("cutoff_len" in text for text in profile.assumed)
+
+
+def test_chat_rows_get_special_tokens_only_in_the_versions_that_add_them() -> None:
+    flags = {
+        v: profile_for("trl", v).chat_adds_special_tokens
+        for v in ("0.14.0", "0.15.2", "0.16.1", "0.17.0", "1.16.0")
+    }
+    assert flags == {"0.14.0": False, "0.15.2": True, "0.16.1": True, "0.17.0": False, "1.16.0": False}
+
+
+@pytest.mark.parametrize(("version", "normalizes"), [("4.49.0", False), ("5.23.1", False), ("5.24.0", True)])
+def test_messages_are_prepared_as_the_version_of_transformers_does(version: str, normalizes: bool) -> None:
+    evidence = Evidence(versions={"transformers": FoundVersion(version, "README.md")})
+    assert detect_profile(evidence, RunSettings()).normalizes_messages is normalizes
+    assert not detect_profile(Evidence(), RunSettings()).normalizes_messages

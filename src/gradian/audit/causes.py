@@ -86,6 +86,8 @@ CONSEQUENCES: dict[str, tuple[str, ...]] = {
     "template.stop_token_not_trained": ("token.missing_eos",),
     "token.eos_not_turn_end": ("token.missing_eos",),
     "logs.epoch_step_drop": ("logs.memorised",),
+    "logs.loss_spike": ("logs.grad_norm_spike",),
+    "logs.overfitting": ("run.last_not_best", "run.best_not_saved"),
     "data.empty_completion": ("data.no_trainable_tokens",),
 }
 

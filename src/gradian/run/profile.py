@@ -73,6 +73,8 @@ class Evidence:
     unsloth_adapter: str = ""
 
 
+#: `apply_chat_template` drops null message keys from this release of transformers on.
+MESSAGES_NORMALIZED = (5, 24, 0)
 #: Arguments that SFTConfig has and transformers' TrainingArguments have not.
 SFT_FIELDS = frozenset({"dataset_text_field", "packing"})
 
@@ -147,9 +149,17 @@ def detect_profile(
         if version is None:  # the user names the trainer only, so the files may still state the version
             stated = _detect(evidence)
             version = stated.version if stated.trainer == trainer else None
-        return profile_for(trainer, version, settings)
+        return _with_library(profile_for(trainer, version, settings), evidence)
     found = _detect(evidence)
-    return replace(profile_for(found.trainer, found.version, settings), reason=found.reason)
+    profile = replace(profile_for(found.trainer, found.version, settings), reason=found.reason)
+    return _with_library(profile, evidence)
+
+
+def _with_library(profile: TrainerProfile, evidence: Evidence) -> TrainerProfile:
+    """What the version of transformers decides: how messages are prepared for the template."""
+    found = evidence.versions.get("transformers")
+    version = parse_version(found.version) if found else None
+    return replace(profile, normalizes_messages=version is not None and version >= MESSAGES_NORMALIZED)
 
 
 def _detect(evidence: Evidence) -> _Detected:

@@ -18,6 +18,11 @@ Version = tuple[int, int, int]
 DEFAULT_MAX_LENGTH = 1024  # SFTConfig.max_length (max_seq_length before 0.16), every release
 LATEST: Version = (999, 0, 0)
 
+CHAT_AS_TEXT: Version = (
+    0,
+    15,
+    0,
+)  # until 0.17 chat rows are rendered to text, then tokenised with special tokens
 MAX_LENGTH_ADDED: Version = (0, 16, 0)  # max_length added, max_seq_length deprecated: it still wins when set
 PAD_BY_POSITION: Version = (0, 16, 1)  # #3200: own collator, labels masked by position instead of by pad id
 EOS_ON_TEXT: Version = (0, 17, 0)  # EOS text appended to non-conversational rows only; completion_only_loss
@@ -89,6 +94,7 @@ def trl_profile(version: Version | None, settings: RunSettings) -> TrainerProfil
         loss_on=loss_on,
         assistant_mask="markers",
         train_on_turn_end=True,
+        chat_adds_special_tokens=CHAT_AS_TEXT <= at < EOS_ON_TEXT,
         drops_fully_masked=at >= DROPS_FULLY_MASKED and packing is None,
         pad_masks_eos=at < PAD_BY_POSITION and packing is None,
         packing=packing,
