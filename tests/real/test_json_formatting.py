@@ -1,7 +1,7 @@
 """The real run and its control, as `examples/json_formatting/README.md` tells them. `scripts/test --real` runs this.
 
-The control is the same training without the 40 broken rows; it is not part of the repository and is looked for beside the
-checkout, in `../shared/runs/json_formatting/control`.
+The control is the same training without the 40 broken rows; it is not part of the repository and is looked for
+beside the checkout, in `../shared/runs/json_formatting/control`.
 """
 
 from __future__ import annotations

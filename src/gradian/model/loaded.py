@@ -62,8 +62,11 @@ class LoadedModel:
                 self._base = _load_base(self.base, self.dtype, self.device, self.trust_remote_code)
             yield self._base
         else:
-            with self.model.disable_adapter():  # type: ignore[operator]
-                yield self.model
+            try:
+                with self.model.disable_adapter():  # type: ignore[operator]
+                    yield self.model
+            finally:
+                _freeze(self.model)  # PEFT makes the adapter trainable when it switches it on again
 
     @property
     def max_positions(self) -> int | None:
