@@ -2,8 +2,8 @@
 
     python benchmarks/gradient_speed.py MODEL [--rows 48] [--rounds 3]
 
-Prints the median seconds of a forward pass, of a LoRA training step (forward, backward, summed gradient of every A and B)
-and of the capture of every row's own gradient, exact and projected, with the ratios to the training step. The limit is 1:
+Prints the median seconds of a forward pass, of a LoRA training step (forward, backward, summed gradient of every A
+and B) and of the capture of every row's own gradient, exact and projected, with the ratios to the step. The limit is 1:
 per-row gradients take the same multiplications as their sum.
 """
 

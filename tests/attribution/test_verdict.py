@@ -59,7 +59,7 @@ def unfinished(rows: range) -> Finding:
     )
 
 
-AGREES = EngineAgreement("datainf", "gradcos", 0.7, 0.5, 20, True, 0.1)
+AGREES = EngineAgreement("datainf", "gradcos", 0.7, 0.5, 20, 1, 1, 0.1)
 
 
 class TestAccusation:
@@ -162,16 +162,20 @@ class TestWords:
 
     def test_no_shared_fault_makes_it_content(self) -> None:
         groups = [judged("tone", 40, effect(-6.7, share=0.62), total=1000)]
-        judgement = judge(self.evidence(groups=groups, accusation=Accusation((0,))))
+        judgement = judge(
+            self.evidence(
+                groups=groups, accusation=Accusation((0,)), agreement=dataclasses.replace(AGREES, check_top=0)
+            )
+        )
         assert judgement.cause is Cause.CONTENT
         assert "Group tone" in judgement.text
         assert judgement.confidence is Confidence.MEDIUM
 
     def test_disagreement_is_low_confidence(self) -> None:
-        differs = dataclasses.replace(AGREES, same_top_group=False)
+        differs = dataclasses.replace(AGREES, main_top=0, check_top=0)  # they agree, but on another group
         judgement = judge(self.evidence(agreement=differs))
         assert judgement.confidence is Confidence.LOW
-        assert "do not name the same group" in judgement.reasons[0]
+        assert "does not concentrate the harm on the accused rows" in judgement.reasons[0]
 
     def test_nobody_accused_is_diffuse_and_says_what_helps(self) -> None:
         judgement = judge(self.evidence(accusation=Accusation((), "random groups are as bad")))
@@ -277,20 +281,33 @@ class TestEffects:
 class TestAgreement:
     def test_an_engine_agrees_with_itself(self) -> None:
         scores = np.random.default_rng(0).standard_normal(100)
-        found = compare_engines(("a", scores), ("b", 2 * scores), [range(50), range(50, 100)], [1] * 100)
-        assert (found.rank_correlation, found.top_overlap, found.same_top_group) == (
-            pytest.approx(1.0),
-            1.0,
-            True,
-        )
+        halves = [range(50), range(50, 100)]
+        found = compare_engines(("a", scores), ("b", 2 * scores), halves, [True, True], [1] * 100)
+        assert (found.rank_correlation, found.top_overlap) == (pytest.approx(1.0), 1.0)
+        assert found.supports(())
         assert found.length_correlation == 0.0
 
     def test_opposite_scores_disagree(self) -> None:
         scores = np.concatenate([-np.ones(50), np.ones(50)]) * np.arange(1, 101)
-        found = compare_engines(("a", scores), ("b", -scores), [range(50), range(50, 100)], range(100))
+        halves = [range(50), range(50, 100)]
+        found = compare_engines(("a", scores), ("b", -scores), halves, [True, True], range(100))
         assert found.rank_correlation == pytest.approx(-1.0)
-        assert not found.same_top_group
+        assert not found.supports(())
+        assert found.supports((1,))
+        assert not found.supports((0,))
+
+    def test_a_tiny_group_does_not_win_by_ratio(self) -> None:
+        scores = np.zeros(100)
+        scores[:40] = -1.0
+        scores[40:42] = -2.0
+        groups = [range(40), range(40, 42), range(42, 100)]
+        assert most_concentrated(scores, groups, [True] * 3) == 0
+
+    def test_rows_in_no_cluster_are_no_group(self) -> None:
+        scores = np.array([-9.0, -9.0, -1.0, 0.0])
+        assert most_concentrated(scores, [[0, 1], [2], [3]], [False, True, True]) == 1
+        assert most_concentrated(scores, [[0, 1, 2, 3]], [False]) is None
 
     @given(st.permutations(range(8)))
     def test_ties_are_broken_by_position(self, order: list[int]) -> None:
-        assert most_concentrated(np.full(8, -1.0), [[i] for i in order]) == 0
+        assert most_concentrated(np.full(8, -1.0), [[i] for i in order], [True] * 8) == 0

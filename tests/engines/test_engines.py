@@ -71,6 +71,14 @@ def test_datainf_leaves_out_a_block_without_gradient() -> None:
     np.testing.assert_allclose(got, datainf(split_blocks(*without, (5, 6, 23))), rtol=1e-12)
 
 
+@pytest.mark.parametrize("scale", [1e-9, 1e-3, 1e6])
+def test_datainf_does_not_depend_on_the_unit_of_the_gradients(scale: float) -> None:
+    g, v = problem()
+    plain = datainf(split_blocks(g, v, STOPS))
+    scaled = datainf(split_blocks(scale * g, scale * v, STOPS))
+    np.testing.assert_allclose(scaled, plain, rtol=1e-9)
+
+
 @pytest.mark.parametrize("ratio", [0.01, 1.0, 100.0])
 def test_fisher_is_the_dense_solve(ratio: float) -> None:
     g, v = problem()

@@ -19,7 +19,7 @@ class EngineAgreement:
         main, check: names of the engines.
         rank_correlation: Spearman's over all rows, in [-1, 1].
         top_overlap: part of the `top_k` most harmful rows that both name, in [0, 1].
-        same_top_group: the group that concentrates the harm most is the same under both.
+        main_top, check_top: the group on which either concentrates the harm, as a position; None without groups.
         length_correlation: Spearman's between the main score's size and the row's targets: how far length alone ranks.
     """
 
@@ -28,20 +28,26 @@ class EngineAgreement:
     rank_correlation: float
     top_overlap: float
     top_k: int
-    same_top_group: bool
+    main_top: int | None
+    check_top: int | None
     length_correlation: float
+
+    def supports(self, accused: Sequence[int]) -> bool:
+        """The check engine's group is among the accused ones; without any, both engines name the same group."""
+        return self.check_top in accused if accused else self.main_top == self.check_top
 
 
 def compare_engines(
     main: tuple[str, Float64],
     check: tuple[str, Float64],
     groups: Sequence[Sequence[int]],
+    judged: Sequence[bool],
     loss_tokens: Sequence[int],
 ) -> EngineAgreement:
     """Compare two engines' scores [n], averaged over items.
 
     Args:
-        groups: the groups that are judged (not the unclustered rows), as row positions.
+        groups: all groups, as row positions. judged: False for the rows that are in no cluster.
         loss_tokens: targets of each row.
     """
     (main_name, a), (check_name, b) = main, check
@@ -53,15 +59,21 @@ def compare_engines(
         rank_correlation=spearman(a, b),
         top_overlap=len(set(order_a.tolist()) & set(order_b.tolist())) / top_k,
         top_k=top_k,
-        same_top_group=most_concentrated(a, groups) == most_concentrated(b, groups),
+        main_top=most_concentrated(a, groups, judged),
+        check_top=most_concentrated(b, groups, judged),
         length_correlation=spearman(np.abs(a), np.asarray(loss_tokens, dtype=np.float64)),
     )
 
 
-def most_concentrated(scores: Float64, groups: Sequence[Sequence[int]]) -> int | None:
-    """The group with the largest share of the negative score relative to its share of the rows; None without groups."""
-    if not groups:
-        return None
+def most_concentrated(scores: Float64, groups: Sequence[Sequence[int]], judged: Sequence[bool]) -> int | None:
+    """The group whose share of the negative score exceeds its share of the rows by most; None without groups.
+
+    The difference, not the ratio: by ratio the smallest groups would win.
+    """
     shares = negative_shares(scores, groups)
-    lifts = [share / len(rows) for share, rows in zip(shares, groups, strict=True)]
-    return max(range(len(groups)), key=lambda index: (lifts[index], -index))
+    excess = {
+        index: shares[index] - len(groups[index]) / len(scores)
+        for index, is_group in enumerate(judged)
+        if is_group
+    }
+    return max(excess, key=lambda index: (excess[index], -index), default=None)

@@ -87,7 +87,8 @@ def score_rows(
     agreement = compare_engines(
         (engine, means),
         (check, score(check).mean(axis=1)),
-        [rows for rows, is_group in zip(members, judged, strict=True) if is_group],
+        members,
+        judged,
         loss_tokens,
     )
     return Scoring(
@@ -101,11 +102,12 @@ def score_rows(
 
 
 def _raw_scores(store: IndexStore, queries: NDArray[np.float32], question: str, name: str) -> Float64:
-    kept = store.array(f"queries/{question}-{name}")
+    kept_as = f"queries/{question}-{name}-{ENGINES[name].revision}"
+    kept = store.array(kept_as)
     if kept is not None and kept.shape == (store.count, len(queries)):
         return np.asarray(kept, dtype=np.float64)
     scores = ENGINES[name].score(_blocks(store, queries))
-    store.keep_array(f"queries/{question}-{name}", scores)
+    store.keep_array(kept_as, scores)
     return scores
 
 

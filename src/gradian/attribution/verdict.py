@@ -255,6 +255,7 @@ def _confidence(
     evidence: Evidence, cause: Cause, accused: tuple[JudgedGroup, ...]
 ) -> tuple[Confidence, tuple[str, ...]]:
     """High needs agreement and a clear accusation; each doubt is named and costs a step."""
+    assert evidence.accusation is not None, "a diagnosed regression has been attributed"
     comparison, agreement = evidence.comparison, evidence.agreement
     doubts = []
     if evidence.forced and comparison is not None and comparison.outcome != "regression":
@@ -262,9 +263,9 @@ def _confidence(
     if comparison is not None and comparison.weak:
         doubts.append("few items changed: McNemar's exact test does not confirm the regression")
     if accused:
-        if agreement is not None and not agreement.same_top_group:
+        if agreement is not None and not agreement.supports(evidence.accusation.groups):
             return Confidence.LOW, (
-                f"{agreement.main} and {agreement.check} (without curvature) do not name the same group",
+                f"{agreement.check}, an engine without curvature, does not concentrate the harm on the accused rows",
                 *doubts,
             )
         if cause is Cause.CONTENT:
@@ -289,7 +290,9 @@ def _confidence(
     level = (Confidence.HIGH, Confidence.MEDIUM, Confidence.LOW)[min(2, len(doubts))]
     support = []
     if accused and agreement is not None:
-        support.append(f"{agreement.main} and {agreement.check} (without curvature) name the same group")
+        support.append(
+            f"{agreement.check}, an engine without curvature, concentrates the harm on the accused rows too"
+        )
     return level, (*support, *doubts)
 
 

@@ -31,8 +31,3 @@ def split_blocks(
     for stop in stops:
         yield BlockPair(rows[:, start:stop], queries[:, start:stop])
         start = stop
-
-
-#: A block whose gradients are this far below the average block's carries no information (B = 0 at the start of training
-#: makes every A gradient zero) and would be divided by a damping of almost zero.
-SILENT_BLOCK = 1e-12

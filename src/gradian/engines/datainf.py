@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from gradian.engines.blocks import SILENT_BLOCK, BlockPair, Float64
+from gradian.engines.blocks import BlockPair, Float64
 
 #: lambda_l = 0.1 x the mean squared *entry* of the block's gradients (Grosse et al., arXiv 2308.03296, and the
 #: DataInf authors' code). The mean squared norm would be d_l times larger and turn the method into
@@ -35,9 +35,9 @@ def datainf(blocks: Iterable[BlockPair], damping_factor: float = DAMPING_FACTOR)
         squares = np.einsum("nd,nd->n", rows, rows, dtype=np.float64)
         if total is None:
             total = np.zeros((count, len(queries)))
-        mean_entry = squares.mean() / dimension
-        if mean_entry <= SILENT_BLOCK * max(1.0, float(np.abs(queries).max(initial=0.0))):
-            continue
+        mean_entry = float(squares.mean()) / dimension
+        if mean_entry == 0:
+            continue  # B = 0 at the start of training makes every A gradient zero, and the damping with it
         damping = damping_factor * mean_entry
         dots = (rows @ queries.T).astype(np.float64)
         weighted = dots / (damping + squares)[:, None]

@@ -15,6 +15,7 @@ from gradian.engines.fisher import fisher
 class Engine:
     """A way to score rows: `score` maps the blocks of n rows and m queries to [n, m].
 
+    `revision` changes when equal inputs score differently, so that scores that were kept are not taken for new ones.
     `curvature` says whether it corrects for the curvature of the loss. Scores of one without are no nats.
     """
 
@@ -22,6 +23,7 @@ class Engine:
     score: Callable[[Iterable[BlockPair]], Float64]
     curvature: bool
     what: str
+    revision: int = 1
 
 
 ENGINES: dict[str, Engine] = {

@@ -23,7 +23,7 @@ from gradian.gradients.batch import TokenSequence
 FORMAT = 1
 
 _BLOB_NAME = re.compile(r"^[0-9a-f]{64}$")
-_WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "config.json")
+_WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "config.json", "adapter_config.json")
 
 
 @dataclass(frozen=True)

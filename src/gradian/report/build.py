@@ -91,7 +91,7 @@ def build_report(parts: ReportParts) -> Report:
         groups=tuple(_groups(attributed, judgement)) if attributed else (),
         rows=tuple(_rows(attributed, parts.findings)) if attributed else (),
         rows_total=len(attributed.rows) if attributed else 0,
-        agreement=_agreement(attributed.scoring) if attributed else None,
+        agreement=_agreement(attributed, judgement) if attributed else None,
         next_steps=tuple(parts.next_steps),
         limits=tuple(parts.limits),
         provenance=parts.provenance,
@@ -244,14 +244,15 @@ def _rows(a: Attributed, findings: Sequence[Finding]) -> list[RowScore]:
     return out
 
 
-def _agreement(scoring: Scoring) -> Agreement:
-    found = scoring.agreement
+def _agreement(a: Attributed, judgement: Judgement) -> Agreement:
+    found = a.scoring.agreement
+    accused = [index for index, judged in enumerate(a.groups) if judged in judgement.accused]
     return Agreement(
         engines=(found.main, found.check),
         rank_correlation=significant(found.rank_correlation),
         top_overlap=significant(found.top_overlap),
         top_k=found.top_k,
-        same_top_group=found.same_top_group,
+        same_top_group=found.supports(accused),
         length_correlation=significant(found.length_correlation),
     )
 

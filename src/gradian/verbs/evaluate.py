@@ -15,9 +15,14 @@ from gradian.evaluation.metrics import get_metric
 from gradian.evaluation.result import EvaluationResult
 from gradian.verbs.fine_tune import FineTune
 from gradian.verbs.listener import Listener, Silent
+from gradian.version import __version__
 
 if TYPE_CHECKING:
     from gradian.report.model import Report
+
+
+#: Raise it when the same answers would be scored differently.
+FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,8 @@ def evaluate(
     evalset = read_items(settings.eval_dataset)
     fine_tune = fine_tune or FineTune(settings, listener)
     identity = {
+        "format": FORMAT,
+        "gradian": __version__,
         "arms": fine_tune.arms_id,
         "eval": evalset.sha256,
         "metric": settings.metric,
@@ -63,8 +70,9 @@ def evaluate(
     evaluation_id = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
     folder = fine_tune.state / "evaluations"
     kept = folder / f"{evaluation_id}.json"
-    # A user's own metric is a file that may have changed since: it is always asked again, on the kept answers.
-    found = _kept(kept) if ":" not in settings.metric else None
+    # A user's own metric, and a schema, are files that may have changed since: asked again, on the kept answers.
+    on_files = ":" in settings.metric or settings.metric == "json_schema"
+    found = None if on_files else _kept(kept)
     if found is not None:
         return Evaluated(found.model_copy(update={"eval_dataset": evalset.path}), evaluation_id, True)
     from gradian.evaluation.run import evaluate_arms
