@@ -14,16 +14,17 @@ from gradian.attribution.agreement import EngineAgreement, compare_engines, most
 from gradian.attribution.cause import Cause, Confidence
 from gradian.attribution.effects import (
     GroupEffect,
+    affordable_permutations,
     group_effects,
     negative_shares,
     permutation_p_values,
     share_intervals,
-    solve_sweep,
 )
 from gradian.attribution.groups import RowGroup
 from gradian.attribution.join import findings_shared_by
 from gradian.attribution.verdict import Evidence, JudgedGroup, judge
 from gradian.audit.finding import Finding, Fix, Severity
+from gradian.engines.fisher import solve
 from gradian.evaluation.compare import compare
 
 
@@ -254,7 +255,7 @@ class TestEffects:
 
     def test_a_planted_group_has_the_smallest_p_and_random_ones_do_not(self) -> None:
         gram, dots = self.system()
-        solution = solve_sweep(gram, dots)[1.0]
+        solution = solve(gram, dots.mean(1, keepdims=True), 1.0)
         planted = permutation_p_values(
             solution, [range(12), range(12, 36), range(36, 60)], np.random.default_rng(0), 99
         )
@@ -265,9 +266,10 @@ class TestEffects:
 
     def test_rows_in_no_cluster_have_an_effect_but_no_p(self) -> None:
         gram, dots = self.system()
-        effects = group_effects(
+        effects, alone = group_effects(
             dots,
-            solve_sweep(gram, dots),
+            gram,
+            dots,
             [range(12), range(12, 60)],
             [True, False],
             np.random.default_rng(0),
@@ -276,6 +278,13 @@ class TestEffects:
         assert effects[0].p_value is not None
         assert effects[1].p_value is None
         assert effects[0].removal < 0
+        solution = solve(gram, dots.mean(1, keepdims=True), 1.0)
+        assert alone[3] == pytest.approx(solution.removal_effect([3])[0], rel=1e-9)
+
+    def test_fewer_permutations_where_groups_are_huge_but_never_too_few(self) -> None:
+        assert affordable_permutations(199, [range(50)] * 8) == 199
+        assert affordable_permutations(199, [range(5000)] * 3) < 199
+        assert affordable_permutations(199, [range(100_000)]) == 19
 
 
 class TestAgreement:

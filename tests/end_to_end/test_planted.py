@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from gradian.errors import ConfigError, GradianError
 from gradian.report.json_file import to_json
 from gradian.report.model import Outcome, Report
 from support.planted import FineTuneFolder
+
+INDEX_KEYS = ("base_model", "adapter", "dataset", "trainer", "index_dir")
 
 
 def settings_of(folder: FineTuneFolder, state: Path, **changes: Any) -> dict[str, Any]:
@@ -121,6 +125,33 @@ def test_without_items_it_is_a_smoke_test(faulty: FineTuneFolder, tmp_path: Path
     assert "Smoke test" in report.verdict.text
 
 
+def test_a_changed_scale_is_another_adapter(
+    faulty: FineTuneFolder, report: Report, state: Path, tmp_path: Path
+) -> None:
+    adapter = tmp_path / "adapter"
+    shutil.copytree(faulty.adapter, adapter)
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps({**config, "lora_alpha": 64}))
+    other = gradian.evaluate(
+        base_model=str(faulty.base),
+        adapter=str(adapter),
+        eval_dataset=str(faulty.evaluation),
+        metric="json_valid",
+        index_dir=str(state),
+    )
+    assert report.evaluation is not None
+    assert other.tuned_nll != pytest.approx(report.evaluation.tuned_nll, rel=1e-3)
+
+
+def test_text_rows_without_items_are_a_smoke_test_too(faulty: FineTuneFolder, tmp_path: Path) -> None:
+    rows = tmp_path / "text.jsonl"
+    rows.write_text(
+        "".join(json.dumps({"text": f"say {word} and {word}"}) + "\n" for word in ("cat", "dog") * 20)
+    )
+    settings = settings_of(faulty, tmp_path / "state", eval_dataset=None, dataset=str(rows))
+    assert gradian.attribute(**settings).smoke_test
+
+
 def test_clusters_found_in_the_text_are_used_without_a_cluster_field(
     faulty: FineTuneFolder, state: Path, tmp_path: Path
 ) -> None:
@@ -159,8 +190,7 @@ def test_the_command_prints_the_report_and_writes_its_files(
 def test_the_index_can_be_built_and_shown_alone(
     faulty: FineTuneFolder, state: Path, report: Report, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    keys = ("base_model", "adapter", "dataset", "trainer", "index_dir")
-    settings = {key: value for key, value in settings_of(faulty, state).items() if key in keys}
+    settings = {key: value for key, value in settings_of(faulty, state).items() if key in INDEX_KEYS}
     assert main(["index", *flags_of(settings), "--json"]) == 0
     built = json.loads(capsys.readouterr().out)
     assert built["index_id"] == report.provenance.index_id
@@ -185,15 +215,29 @@ def test_a_kill_in_the_middle_loses_nothing(faulty: FineTuneFolder, report: Repo
     settings = settings_of(faulty, tmp_path, tokens_per_batch=64)
     command = [sys.executable, "-m", "gradian", "attribute", "--json", "--out", str(tmp_path / "out")]
     victim = subprocess.Popen(
-        [*command, *flags_of(settings)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        [*command, *flags_of(settings)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    assert victim.stderr is not None
-    for line in victim.stderr:
-        if line.startswith("gradients of rows"):
-            victim.kill()
-            break
-    victim.wait(timeout=120)
-    assert victim.returncode != 0, "the run ended before it could be killed"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not any(
+        any(path.read_bytes()) for path in tmp_path.glob("index/*/state.bin")
+    ):
+        assert victim.poll() is None, "the run ended before it could be killed"
+        time.sleep(0.002)
+    victim.kill()
+    victim.wait(timeout=60)
+    assert not list(tmp_path.glob("index/*/manifest.json")), "the index was finished before the kill"
+    stored = sum(byte > 0 for byte in next(tmp_path.glob("index/*/state.bin")).read_bytes())
+    index = gradian.build_index(**{key: settings[key] for key in INDEX_KEYS}, tokens_per_batch=64)
+    assert 0 < stored <= index.found < index.found + index.computed == len(report.rows)
+    straight = gradian.build_index(
+        **{key: settings[key] for key in INDEX_KEYS if key != "index_dir"},
+        index_dir=str(tmp_path / "straight"),
+        tokens_per_batch=64,
+    )
+    names = ("vectors.bin", "losses.npy", "state.bin", "rows.jsonl")
+    assert [(index.folder / n).read_bytes() for n in names] == [
+        (straight.folder / n).read_bytes() for n in names
+    ]
     again = gradian.attribute(**settings)
     assert again.verdict.cause is Cause.MECHANICAL
     assert again.groups[0].rows == report.groups[0].rows

@@ -14,6 +14,11 @@ from numpy.typing import NDArray
 from gradian.engines.blocks import Float64
 from gradian.engines.fisher import DAMPING_SWEEP, HEADLINE_DAMPING, FisherSolution, solve
 
+#: Multiplications that the permutations of one report may take: minutes on two cores.
+PERMUTATION_WORK = 5e12
+#: With fewer no p-value could be as small as 0.05.
+FEWEST_PERMUTATIONS = 19
+
 
 @dataclass(frozen=True)
 class GroupEffect:
@@ -72,19 +77,11 @@ def share_intervals(
     return [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
 
 
-def solve_sweep(
-    gram: Float64, dots: Float64, sweep: Sequence[float] = DAMPING_SWEEP
-) -> dict[float, FisherSolution]:
-    """The Fisher system at every damping, for the query averaged over items (`dots` [n, m])."""
-    mean = dots.mean(axis=1, keepdims=True)
-    return {ratio: solve(gram, mean, ratio) for ratio in sweep}
-
-
 def permutation_p_values(
     solution: FisherSolution,
     groups: Sequence[Sequence[int]],
     generator: np.random.Generator,
-    permutations: int = 199,
+    permutations: int,
 ) -> list[float]:
     """How often chance alone makes a group this bad, corrected for looking at all groups.
 
@@ -108,40 +105,57 @@ def permutation_p_values(
     ]
 
 
+def affordable_permutations(wanted: int, groups: Sequence[Sequence[int]]) -> int:
+    """How many random partitions are dealt: as many as wanted, fewer where their solves would take minutes."""
+    work = sum(2 * len(rows) ** 3 / 3 for rows in groups)
+    return max(FEWEST_PERMUTATIONS, min(wanted, int(PERMUTATION_WORK / max(work, 1.0))))
+
+
 def group_effects(
     item_scores: Float64,
-    solutions: dict[float, FisherSolution],
+    gram: Float64,
+    dots: Float64,
     groups: Sequence[Sequence[int]],
     judged: Sequence[bool],
     generator: np.random.Generator,
     permutations: int = 199,
-) -> list[GroupEffect]:
-    """Shares, effects and p-values of all groups.
+) -> tuple[list[GroupEffect], Float64]:
+    """Shares, effects and p-values of all groups, and the exact effect of removing each row alone [n], nats.
+
+    The dampings are solved one after the other: each takes a few matrices of rows by rows.
 
     Args:
         item_scores: scores of the row engine [n, m].
-        solutions: of `solve_sweep`; holds the headline damping.
+        gram, dots: K [n, n] and k = G V^T [n, m]; the query of groups is the mean over items.
         judged: False for the rows that are in no cluster: they have a share and an effect, but are no group.
     """
     shares = negative_shares(item_scores.mean(axis=1), groups)
     intervals = share_intervals(item_scores, groups, generator)
-    headline = solutions[HEADLINE_DAMPING]
     candidates = [rows for rows, is_group in zip(groups, judged, strict=True) if is_group]
-    p_values = iter(permutation_p_values(headline, candidates, generator, permutations) if candidates else [])
-    effects = []
-    for rows, share, interval, is_group in zip(groups, shares, intervals, judged, strict=True):
-        sweep = {ratio: float(solution.removal_effect(rows)[0]) for ratio, solution in solutions.items()}
-        effects.append(
-            GroupEffect(
-                share=share,
-                share_ci=interval,
-                first_order=float(headline.first_order_effect(rows)[0]),
-                removal=sweep[HEADLINE_DAMPING],
-                sweep=sweep,
-                p_value=next(p_values) if is_group else None,
-            )
+    query = dots.mean(axis=1, keepdims=True)
+    sweeps: list[dict[float, float]] = [{} for _ in groups]
+    first_order: list[float] = []
+    p_values: list[float] = []
+    row_effects = np.zeros(len(gram))
+    for ratio in DAMPING_SWEEP:
+        solution = solve(gram, query, ratio)
+        for sweep, rows in zip(sweeps, groups, strict=True):
+            sweep[ratio] = float(solution.removal_effect(rows)[0])
+        if ratio == HEADLINE_DAMPING:
+            first_order = [float(solution.first_order_effect(rows)[0]) for rows in groups]
+            row_effects = solution.row_removal_effects()[:, 0]
+            if candidates:
+                p_values = permutation_p_values(solution, candidates, generator, permutations)
+    remaining = iter(p_values)
+    effects = [
+        GroupEffect(
+            share, interval, first, sweep[HEADLINE_DAMPING], sweep, next(remaining) if is_group else None
         )
-    return effects
+        for share, interval, first, sweep, is_group in zip(
+            shares, intervals, first_order, sweeps, judged, strict=True
+        )
+    ]
+    return effects, row_effects
 
 
 def spearman(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:

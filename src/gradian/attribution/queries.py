@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradian.errors import ModelError
 from gradian.gradients.batch import plan_batches
 from gradian.gradients.query import Contrast, contrast_sequences
 
@@ -47,7 +48,11 @@ def query_vectors(
     """
     name = f"queries/{question_id(contrasts)}"
     kept = store.array(name)
-    if kept is not None and kept.shape == (len(contrasts), store.layout.dimension):
+    if (
+        kept is not None
+        and kept.shape == (len(contrasts), store.layout.dimension)
+        and np.isfinite(kept).all()
+    ):
         return np.asarray(kept, dtype=np.float32), True
     sequences, terms = contrast_sequences(contrasts)
     vectors = np.zeros((len(contrasts), store.layout.dimension), dtype=np.float32)
@@ -57,6 +62,12 @@ def query_vectors(
             if progress:
                 progress(done, total)
             part, _ = capture.gradients([sequences[index] for index in batch])
+            if not np.isfinite(part).all():
+                raise ModelError(
+                    f"the gradient of eval item {contrasts[terms[batch[0]][0]].item} or of one beside it is not finite",
+                    why="the adapter or the base holds NaN or infinite values, or half precision overflowed",
+                    fix="--dtype float32, and gradian diagnose --run ... for the adapter's tensors",
+                )
             for index, vector in zip(batch, part, strict=True):
                 contrast, sign = terms[index]
                 vectors[contrast] += np.float32(sign) * vector

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -9,15 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradian.attribution.agreement import EngineAgreement, compare_engines
-from gradian.attribution.effects import GroupEffect, group_effects, solve_sweep
+from gradian.attribution.effects import GroupEffect, affordable_permutations, group_effects
 from gradian.attribution.groups import UNCLUSTERED, Grouping
 from gradian.engines.blocks import BlockPair, Float64
 from gradian.engines.fisher import HEADLINE_DAMPING, solve
 from gradian.engines.table import ENGINES
+from gradian.errors import IndexStoreError
 from gradian.index.store import IndexStore
 
 #: The curvature-free engine that checks the main one. The cosine, so that a difference is not one of length alone.
 CHECK_ENGINE = "gradcos"
+#: Matrices of rows by rows, float64, that are alive at once while groups are judged.
+MATRICES_HELD = 5
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,7 @@ class Scoring:
             mean [n], in the engine's own unit.
         row_effects: exact effect of removing each row alone, nats [n].
         effects: one for each group of the grouping, in its order.
+        permutations: random partitions behind the p-values.
         agreement: against the curvature-free engine.
     """
 
@@ -37,6 +42,7 @@ class Scoring:
     scores: Float64
     row_effects: Float64
     effects: tuple[GroupEffect, ...]
+    permutations: int
     agreement: EngineAgreement
 
 
@@ -66,7 +72,6 @@ def score_rows(
     if gram is None or gram.shape != (store.count, store.count):
         gram = _gram(store)
         store.keep_array("gram", gram)
-    solutions = solve_sweep(gram, dots)
 
     def score(name: str) -> Float64:
         # Every engine is linear in the query (the cosine up to its norm), so items are weighed afterwards.
@@ -81,8 +86,11 @@ def score_rows(
     means = item_scores.mean(axis=1)
     members = [group.rows for group in grouping.groups]
     judged = [group.id != UNCLUSTERED for group in grouping.groups]
-    effects = group_effects(
-        item_scores, solutions, members, judged, np.random.default_rng(seed), permutations=permutations
+    dealt = affordable_permutations(
+        permutations, [rows for rows, is_group in zip(members, judged, strict=True) if is_group]
+    )
+    effects, row_effects = group_effects(
+        item_scores, gram, dots, members, judged, np.random.default_rng(seed), permutations=dealt
     )
     agreement = compare_engines(
         (engine, means),
@@ -95,8 +103,9 @@ def score_rows(
         engine=engine,
         item_scores=item_scores,
         scores=means,
-        row_effects=solutions[HEADLINE_DAMPING].row_removal_effects()[:, 0],
+        row_effects=row_effects,
         effects=tuple(effects),
+        permutations=dealt,
         agreement=agreement,
     )
 
@@ -109,6 +118,26 @@ def _raw_scores(store: IndexStore, queries: NDArray[np.float32], question: str, 
     scores = ENGINES[name].score(_blocks(store, queries))
     store.keep_array(kept_as, scores)
     return scores
+
+
+def check_memory(rows: int) -> None:
+    """Judging groups holds a few matrices of rows by rows; say so before hours of gradients, not after.
+
+    Raises:
+        IndexStoreError: they would not fit into this machine's memory.
+    """
+    needed = MATRICES_HELD * 8 * rows**2
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return  # a system that does not say
+    if needed > memory:
+        raise IndexStoreError(
+            f"judging groups of {rows:,} rows needs {needed / 1e9:.0f} GB of memory, "
+            f"this machine has {memory / 1e9:.0f}",
+            why="the exact effect of removing a group takes matrices of rows by rows",
+            fix="give a random part of the rows as --dataset, or a larger machine",
+        )
 
 
 def balancing_weights(queries: NDArray[np.float32]) -> Float64:

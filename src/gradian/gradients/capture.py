@@ -57,7 +57,7 @@ class GradientCapture:
         }
         self._handles: list[torch.utils.hooks.RemovableHandle] = []
         self._rows = 0
-        self._full: dict[int, Tensor] = {}  # block offset -> [rows, *block], float32
+        self._parts: dict[int, Tensor] = {}  # block offset -> [rows, *projected block]
 
     def __enter__(self) -> GradientCapture:
         blocks = iter(self._layout.blocks)
@@ -77,7 +77,7 @@ class GradientCapture:
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        self._full = {}
+        self._parts = {}
 
     def _watch(self, block: Block):  # type: ignore[no-untyped-def]
         def forward_hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -94,9 +94,11 @@ class GradientCapture:
                         where=f"{block.site}.lora_{block.side}",
                         why="mixture-of-experts layers that regroup tokens are not supported",
                     )
-                per_row = torch.bmm(at_least_float32(gradient).transpose(1, 2), at_least_float32(features))
-                seen = self._full.get(block.offset)
-                self._full[block.offset] = per_row if seen is None else seen + per_row
+                full = torch.bmm(at_least_float32(gradient).transpose(1, 2), at_least_float32(features))
+                # Projected at once: the exact gradients of all blocks together would not fit beside the model.
+                part = self._project(block, full)
+                seen = self._parts.get(block.offset)
+                self._parts[block.offset] = part if seen is None else seen + part
 
             output.register_hook(gradient_hook)
 
@@ -117,18 +119,16 @@ class GradientCapture:
     def gradients_of_batch(self, batch: Batch) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """As `gradients`, for sequences that are padded already."""
         assert self._handles, "GradientCapture is used outside its `with` block"
-        self._rows, self._full = len(batch.ids), {}
+        self._rows, self._parts = len(batch.ids), {}
         with torch.enable_grad():
             losses = row_losses(self._model, batch)
             if losses.requires_grad:
                 losses.sum().backward()
         vectors = np.zeros((self._rows, self._layout.dimension), dtype=np.float32)
         for block in self._layout.blocks:
-            full = self._full.pop(block.offset, None)
-            if full is not None:
-                vectors[:, block.offset : block.stop] = (
-                    self._project(block, full).reshape(self._rows, -1).cpu().numpy()
-                )
+            part = self._parts.pop(block.offset, None)
+            if part is not None:
+                vectors[:, block.offset : block.stop] = part.reshape(self._rows, -1).cpu().numpy()
         return vectors, losses.detach().float().cpu().numpy()
 
     def _project(self, block: Block, full: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ class GradientSpec:
         projection: width of projected sides; None for exact vectors.
         seed: of the projection matrices.
         stored_dtype: `float32` or `float16` (with a scale a block and row).
-        compute_dtype: dtype of the model's weights.
+        compute_dtype, device: dtype of the model's weights and kind of device; other kinds round differently.
         reduction: `sum` over the row's targets.
     """
 
@@ -42,6 +42,7 @@ class GradientSpec:
     seed: int
     stored_dtype: str
     compute_dtype: str
+    device: str = "cpu"
     reduction: str = "sum"
 
 

@@ -69,7 +69,8 @@ class IndexStore:
     def create(self) -> None:
         """Make the files that are not there yet; what is there stays, so that a killed build goes on."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        sizes = {"vectors.bin": self.vector_bytes, "state.bin": self.count}
+        # The state first: were it written last, a kill in between would leave rows marked as done without a vector.
+        sizes = {"state.bin": self.count, "vectors.bin": self.vector_bytes}
         sound = all(
             (self.folder / name).exists() and (self.folder / name).stat().st_size == size
             for name, size in sizes.items()
@@ -278,7 +279,10 @@ def write_atomically(path: Path, content: bytes) -> None:
 def _save_array(path: Path, array: NDArray[Any]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.npy")
     try:
-        np.save(temporary, array)
+        with temporary.open("wb") as file:
+            np.save(file, array)
+            file.flush()
+            os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)

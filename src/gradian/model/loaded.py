@@ -239,7 +239,6 @@ def _cannot_load(base: BaseFolder, error: Exception, trust_remote_code: bool) ->
 
 def _put_on(base: nn.Module, adapter: AdapterFolder) -> nn.Module:
     from peft import PeftModel
-    from safetensors import safe_open
 
     try:
         model: nn.Module = PeftModel.from_pretrained(base, str(adapter.path), is_trainable=False)
@@ -250,28 +249,49 @@ def _put_on(base: nn.Module, adapter: AdapterFolder) -> nn.Module:
             why=(str(error).strip() or type(error).__name__).splitlines()[0],
         ) from None
     model = _freeze(model)
-    loaded = {site.name: site for site in find_sites(model)}
-    with safe_open(str(adapter.path / "adapter_model.safetensors"), framework="pt") as file:
-        for name in adapter.sites:
-            site = loaded.get(name)
-            if site is None:
-                raise AdapterError(
-                    "PEFT put no linear LoRA module here",
-                    where=f"base_model.model.{name}",
-                    why="only LoRA on linear modules (and GPT-2's Conv1D) can be explained",
-                )
-            # PEFT warns about keys that it could not place and goes on with random ones; that would be
-            # explained in earnest.
-            wanted = file.get_tensor(f"base_model.model.{name}.lora_B.weight")
-            have = site.lora_b.weight.detach().cpu()
-            if not torch.equal(wanted.to(have.dtype), have):
-                raise AdapterError(
-                    "PEFT did not load this tensor as it is in the file",
-                    where=f"base_model.model.{name}.lora_B.weight",
-                    why="the adapter would be explained with weights that were never trained",
-                    fix="pip install -U peft",
-                )
+    _check_loaded(model, adapter)
     return model
+
+
+def _check_loaded(model: nn.Module, adapter: AdapterFolder) -> None:
+    """PEFT warns about tensors that it could not place and goes on with random ones, which would then be explained.
+
+    Raises:
+        AdapterError: names the first tensor that is not in the model as it is in the file, or is not finite.
+    """
+    from safetensors import safe_open
+
+    loaded = {site.name: site for site in find_sites(model)}
+    for name in sorted(loaded.keys() ^ adapter.sites.keys()):
+        in_file = name in adapter.sites
+        raise AdapterError(
+            "PEFT put no linear LoRA module here"
+            if in_file
+            else "the adapter file lacks this module's tensors",
+            where=f"base_model.model.{name}",
+            why="only LoRA on linear modules (and GPT-2's Conv1D) can be explained"
+            if in_file
+            else "adapter_config.json targets it, so PEFT gives it random values that were never trained",
+        )
+    with safe_open(str(adapter.path / "adapter_model.safetensors"), framework="pt") as file:
+        for name, site in loaded.items():
+            for side, weight in (("A", site.lora_a.weight), ("B", site.lora_b.weight)):
+                tensor = f"base_model.model.{name}.lora_{side}.weight"
+                wanted, have = file.get_tensor(tensor), weight.detach().cpu()
+                if not torch.isfinite(wanted).all():
+                    raise AdapterError(
+                        "this tensor holds NaN or infinite values",
+                        where=tensor,
+                        why="training broke down; every output of the tuned model is NaN",
+                        fix=f"gradian diagnose --run {adapter.path}",
+                    )
+                if not torch.equal(wanted.to(have.dtype), have):
+                    raise AdapterError(
+                        "PEFT did not load this tensor as it is in the file",
+                        where=tensor,
+                        why="the adapter would be explained with weights that were never trained",
+                        fix="pip install -U peft",
+                    )
 
 
 def _freeze(model: nn.Module) -> nn.Module:

@@ -68,6 +68,11 @@ def limits_of(
         limits.append("Assumed of the trainer: " + ", ".join(fine_tune.profile.assumed))
     if rows.left_out:
         limits.append("Rows that were not learnt from: " + "; ".join(rows.left_out))
+    if attributed is not None and attributed.scoring.permutations < fine_tune.settings.permutations:
+        limits.append(
+            f"p-values rest on {attributed.scoring.permutations} random partitions, fewer than asked for, since "
+            "groups of this size take long to solve"
+        )
     if result is not None:
         lost = len(result.lost)
         if attributed is not None and queried < lost:

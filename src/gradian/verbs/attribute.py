@@ -20,7 +20,6 @@ from gradian.errors import ModelError
 from gradian.evaluation.result import EvaluationResult, ItemEvaluation
 from gradian.report.build import Attributed, ReportParts, build_report
 from gradian.report.model import Report
-from gradian.rows.items import answer_ids, prompt_ids
 from gradian.rows.training_set import TrainingSet, read_training_set
 from gradian.verbs.advice import limits_of, next_steps
 from gradian.verbs.evaluate import evaluate
@@ -164,11 +163,12 @@ def _contrasts(chosen: Sequence[ItemEvaluation], rows: TrainingSet, fine_tune: F
         return [contrast_of(item) for item in chosen]
     if fine_tune.settings.eval_dataset is not None:
         return []  # forced, but no item was lost: there is no question to ask
+    # As they were trained on, cut and all: the targets from the first one on are the answer.
     stand_ins = []
-    for number, talk in enumerate(rows.conversations[:SMOKE_TEST_ROWS]):
-        prompt = prompt_ids(talk, fine_tune.tokenizer) if talk.plain_text is None else []
-        answer = answer_ids(talk, fine_tune.tokenizer, talk.answer_text)
-        stand_ins.append(Contrast(number, tuple(prompt), tuple(answer), None))
+    for number, row in enumerate(rows.tokens[:SMOKE_TEST_ROWS]):
+        start = max(1, int(row.loss_mask.argmax()))
+        ids = row.ids.tolist()
+        stand_ins.append(Contrast(number, tuple(ids[:start]), tuple(ids[start:]), None))
     return stand_ins
 
 
@@ -183,9 +183,10 @@ def _attribute(
     diary: _Diary,
 ) -> tuple[Index, Attributed]:
     from gradian.attribution.queries import query_vectors, question_id
-    from gradian.attribution.scoring import score_rows
+    from gradian.attribution.scoring import check_memory, score_rows
     from gradian.index.build import TOKENS_PER_BATCH
 
+    check_memory(len(rows))
     with diary.stage("index"):
         index = build_index(settings, listener, fine_tune, rows)
     if index.found == len(rows):

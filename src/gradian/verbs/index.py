@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradian.config import BuildIndexSettings, Config, require
-from gradian.errors import IndexStoreError
+from gradian.errors import GradianError, IndexStoreError, InputError
 from gradian.rows.training_set import TrainingSet, read_training_set
 from gradian.verbs.fine_tune import FineTune
 from gradian.verbs.listener import Listener, Silent
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
     from gradian.gradients.capture import GradientCapture
     from gradian.gradients.layout import Layout
     from gradian.index.store import IndexStore
+
+
+#: `auto` keeps the width of an existing index up to this many times the budget.
+ROOM_TO_GROW = 1.5
+#: Architectures whose positions are learnt embeddings although their config names no `n_positions`.
+LEARNT_POSITIONS = frozenset({"opt", "gpt_neo", "gpt_bigcode", "biogpt", "xglm"})
 
 
 @dataclass(frozen=True)
@@ -62,12 +69,15 @@ def build_index(
     fine_tune = fine_tune or FineTune(settings, listener)
     rows = training_set or read_training_set(settings.dataset, fine_tune.tokenizer, fine_tune.profile)
     sequences = as_sequences(rows)
-    layout = choose_layout(settings, fine_tune, len(sequences))
+    _check_context(fine_tune, rows)
+    layout = choose_layout(settings, fine_tune, len(sequences), listener)
+    device = fine_tune.compute[0].partition(":")[0]
+    tokens_per_batch = settings.tokens_per_batch or TOKENS_PER_BATCH.get(device, 1024)
     hashes = [row_hash(sequence) for sequence in sequences]
     identity = Identity(
         base_sha256=fine_tune.base_sha256,
         adapter_sha256=fine_tune.adapter_sha256,
-        spec=GradientSpec(layout.k, layout.seed, settings.stored_dtype, fine_tune.compute[1]),
+        spec=GradientSpec(layout.k, layout.seed, settings.stored_dtype, fine_tune.compute[1], device),
         rows_sha256=rows_digest(hashes),
         versions=computing_versions(),
     )
@@ -78,7 +88,6 @@ def build_index(
         RowEntry(row.row, row.file, row.line, row_id, len(tokens.ids), tokens.loss_tokens, row.group)
         for row, tokens, row_id in zip(rows.rows, rows.tokens, hashes, strict=True)
     ]
-    device = fine_tune.compute[0].partition(":")[0]
     built = build(
         root,
         identity,
@@ -86,13 +95,14 @@ def build_index(
         sequences,
         entries,
         capture_of(fine_tune, layout),
-        tokens_per_batch=settings.tokens_per_batch or TOKENS_PER_BATCH.get(device, 1024),
+        tokens_per_batch=tokens_per_batch,
         describe={
             "gradian": __version__,
             "base_model": fine_tune.base.name,
             "adapter": str(fine_tune.adapter.path),
             "dataset": settings.dataset,
             "sites": len(fine_tune.adapter.sites),
+            "tokens_per_batch": tokens_per_batch,
         },
         progress=lambda done, total: listener.progress("gradients of rows (tokens)", done, total),
         announce=listener.say,
@@ -159,17 +169,67 @@ def as_sequences(rows: TrainingSet) -> list[Any]:
     return [TokenSequence(row.ids, row.loss_mask) for row in rows.tokens]
 
 
-def choose_layout(settings: Any, fine_tune: FineTune, rows: int) -> Layout:
-    """The layout that `--projection` and `--index-budget-gb` ask for."""
+def choose_layout(settings: Any, fine_tune: FineTune, rows: int, listener: Listener) -> Layout:
+    """The layout that `--projection` and `--index-budget-gb` ask for.
+
+    `auto` keeps the width of an index that this adapter already has where it fits, so that added rows do not change the
+    width and with it every vector.
+    """
     from gradian.gradients.layout import choose_projection, make_layout
 
     shapes = fine_tune.adapter.site_shapes
-    if settings.projection == "auto":
-        width = 2 if settings.stored_dtype == "float16" else 4
-        k = choose_projection(shapes, rows, int(settings.index_budget_gb * 1e9), width)
-    else:
-        k = None if settings.projection == "exact" else int(settings.projection)
-    return make_layout(shapes, k, settings.seed)
+    if settings.projection != "auto":
+        return make_layout(shapes, None if settings.projection == "exact" else int(settings.projection))
+    budget = int(settings.index_budget_gb * 1e9)
+    width = 2 if settings.stored_dtype == "float16" else 4
+    for k in _widths_in_use(fine_tune):
+        if make_layout(shapes, k).dimension * rows * width <= ROOM_TO_GROW * budget:
+            return make_layout(shapes, k)
+    k = choose_projection(shapes, rows, budget, width)
+    layout = make_layout(shapes, k)
+    if layout.dimension * rows * width > budget:
+        listener.say(
+            f"even the narrowest projection ({k}) is over --index-budget-gb {settings.index_budget_gb:g}"
+        )
+    return layout
+
+
+def _widths_in_use(fine_tune: FineTune) -> list[int | None]:
+    """Projections of the complete indexes of this adapter, exact ones first, then the widest."""
+    from gradian.index.store import read_manifest
+
+    found: set[int | None] = set()
+    root = fine_tune.state / "index"
+    for folder in sorted(root.iterdir()) if root.is_dir() else []:
+        try:
+            manifest = read_manifest(folder)
+            if manifest["identity"]["adapter_sha256"] == fine_tune.adapter_sha256:
+                found.add(manifest["layout"]["k"])
+        except (GradianError, KeyError, TypeError, OSError):
+            continue  # unfinished, damaged or foreign: nothing to learn from it
+    return sorted(found, key=lambda k: (k is not None, -(k or 0)))
+
+
+def _check_context(fine_tune: FineTune, rows: TrainingSet) -> None:
+    """A model with learnt positions has no embedding for a token beyond them.
+
+    Raises:
+        InputError: names the first such row.
+    """
+    config = json.loads((fine_tune.base.path / "config.json").read_text(encoding="utf-8"))
+    limit = config.get("n_positions")
+    if limit is None and config.get("model_type") in LEARNT_POSITIONS:
+        limit = config.get("max_position_embeddings")
+    if not isinstance(limit, int):
+        return
+    for row, tokens in zip(rows.rows, rows.tokens, strict=True):
+        if len(tokens.ids) > limit:
+            raise InputError(
+                f"this row has {len(tokens.ids):,} tokens, the base model takes {limit:,}",
+                where=row.where,
+                why="it cannot have been trained on like this; the run folder may state another length limit",
+                fix="--run FOLDER or --trainer NAME==VERSION, so that rows are cut as they were in training",
+            )
 
 
 def capture_of(fine_tune: FineTune, layout: Layout) -> Callable[[], GradientCapture]:
