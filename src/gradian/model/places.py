@@ -24,6 +24,11 @@ class BaseFolder:
     path: Path
     commit: str | None = None
 
+    @property
+    def short_name(self) -> str:
+        """The last part of the name, without folders or owner."""
+        return self.name.rstrip("/").rpartition("/")[2] or self.name
+
 
 def find_base(name: str, revision: str | None = None, *, trust_remote_code: bool = False) -> BaseFolder:
     """The folder of a base model; a hub id is fetched when it is not in the cache and the hub may be asked.

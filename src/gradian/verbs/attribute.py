@@ -100,7 +100,7 @@ def attribute(settings: Config, listener: Listener | None = None) -> Report:
     judgement = judge(evidence)
     return build_report(
         ReportParts(
-            title=f"{settings.capability}: {fine_tune.adapter.path.name} on {fine_tune.base.path.name}",
+            title=f"{settings.capability}: {fine_tune.adapter.path.name} on {fine_tune.base.short_name}",
             judgement=judgement,
             capability=settings.capability,
             evaluation=result,
