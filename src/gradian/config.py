@@ -6,13 +6,30 @@ Light on purpose: `gradian --help` and `gradian diagnose` read this file, so it 
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from gradian.errors import ConfigError
+
+
+def _as_place(value: Any) -> Any:
+    """A `pathlib.Path` as text, and `~` as the home folder: config files and Python know no shell."""
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    return os.path.expanduser(value) if isinstance(value, str) else value
+
+
+def _as_text(value: Any) -> Any:
+    """`projection: 64` in YAML is a number."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Place = Annotated[str, BeforeValidator(_as_place)]
+"""A file or a folder; for a base model also a hub id, which holds no `~`."""
 
 
 class _Settings(BaseModel):
@@ -22,11 +39,11 @@ class _Settings(BaseModel):
 class RowSettings(_Settings):
     """Where the rows are and how they were trained on."""
 
-    dataset: str | None = Field(
+    dataset: Place | None = Field(
         default=None,
         description="Training rows: .jsonl, .json, .parquet, .csv, .jsonl.gz, .jsonl.zst, or a save_to_disk folder.",
     )
-    run: str | None = Field(
+    run: Place | None = Field(
         default=None,
         description="The trainer's output folder: says how rows were cut, masked and learnt from.",
     )
@@ -39,8 +56,8 @@ class RowSettings(_Settings):
 class ModelSettings(_Settings):
     """Which model, and on what."""
 
-    base_model: str | None = Field(default=None, description="Base model: a local folder or a hub id.")
-    adapter: str | None = Field(
+    base_model: Place | None = Field(default=None, description="Base model: a local folder or a hub id.")
+    adapter: Place | None = Field(
         default=None, description="Adapter folder (safetensors). Default: the adapter in the run folder."
     )
     revision: str | None = Field(
@@ -58,7 +75,7 @@ class ModelSettings(_Settings):
 class EvaluationSettings(_Settings):
     """What was lost, and how that is measured."""
 
-    eval_dataset: str | None = Field(
+    eval_dataset: Place | None = Field(
         default=None, description="Items with the wanted answer; same formats as rows."
     )
     capability: str = Field(
@@ -97,10 +114,10 @@ class EvaluationSettings(_Settings):
 class IndexSettings(_Settings):
     """The gradient index."""
 
-    index_dir: str = Field(
+    index_dir: Place = Field(
         default=".gradian", description="Where indexes and evaluations are kept for the next time."
     )
-    projection: str = Field(
+    projection: Annotated[str, BeforeValidator(_as_text)] = Field(
         default="auto",
         pattern=r"^(auto|exact|[1-9][0-9]*)$",
         description="Width of projected gradients: a number, exact, or auto (the widest that fits the budget).",
@@ -143,12 +160,16 @@ class AuditSettings(_Settings):
         default_factory=dict,
         description="Thresholds of single checks (gradian.yaml only); see gradian explain ID.",
     )
+    response_marker: str | None = Field(
+        default=None,
+        description="Text that comes right before an answer, for collators that find answers by it.",
+    )
 
 
 class OutputSettings(_Settings):
     """Where the result goes."""
 
-    out: str | None = Field(
+    out: Place | None = Field(
         default=None, description="Folder for the report, its data and the resolved config."
     )
     redact: bool = Field(default=False, description="Leave the text of rows and items out of every report.")
@@ -158,16 +179,12 @@ class OutputSettings(_Settings):
 class DiagnoseSettings(AuditSettings, RowSettings, OutputSettings):
     """`gradian diagnose`."""
 
-    base_model: str | None = Field(
+    base_model: Place | None = Field(
         default=None, description="Base model: its tokenizer, template and config are read."
     )
-    eval_dataset: str | None = Field(default=None, description="Eval items, for leaks and mismatches.")
+    eval_dataset: Place | None = Field(default=None, description="Eval items, for leaks and mismatches.")
     revision: str | None = Field(
         default=None, description="Branch, tag or commit of the base model on the hub."
-    )
-    response_marker: str | None = Field(
-        default=None,
-        description="Text that comes right before an answer, for collators that find answers by it.",
     )
 
 
@@ -213,7 +230,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
     """
     import yaml
 
-    file = Path(path)
+    file = Path(path).expanduser()
     try:
         text = file.read_text(encoding="utf-8-sig")
     except FileNotFoundError:

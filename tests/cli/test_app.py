@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from pydantic import BaseModel
 
 import gradian
 from gradian.cli import main
 from gradian.cli.app import COMMANDS
-from gradian.config import SECTIONS, Config, commented_config, read_config, resolve
-from gradian.errors import ConfigError
+from gradian.cli.flags import write_resolved
+from gradian.config import (
+    SECTIONS,
+    BuildIndexSettings,
+    Config,
+    DiagnoseSettings,
+    EvaluateSettings,
+    commented_config,
+    read_config,
+    resolve,
+)
+from gradian.errors import ConfigError, MissingDependencyError
 
 HEAVY = ("torch", "transformers", "sklearn", "scipy", "peft", "pyarrow")
 
@@ -91,13 +104,85 @@ def test_errors_are_json_when_json_was_asked_for(capsys: pytest.CaptureFixture[s
     assert set(error) == {"what", "where", "why", "fix"}
 
 
-def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
-    command = f"{sys.executable} -m gradian doctor | head -1"
+@pytest.mark.parametrize(
+    "format", ["text", "sarif"], ids=["less than a pipe holds", "more than a pipe holds"]
+)
+def test_a_closed_pipe_is_no_error(tmp_path: Path, format: str) -> None:
+    """`gradian ... | head`, with a reader that is gone before the first byte: every write is refused."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(f'{{"prompt": "{"p" * n}", "completion": "a"}}\n' for n in range(1, 9)))
+    command = [sys.executable, "-m", "gradian", "diagnose", "--dataset", str(rows), "--format", format, "-q"]
+    whole = subprocess.run(command, capture_output=True, check=False)
+    assert (len(whole.stdout) > 65536) == (format == "sarif")
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [*command, "--exit-zero"], stdout=writer, stderr=subprocess.PIPE, check=False, timeout=60
+        )
+    finally:
+        os.close(writer)
+    assert done.stderr == b""
+    assert done.returncode == 0
+
+
+def test_only_debug_prints_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import gradian.cli.app as app
+
+    def broken() -> None:
+        raise ZeroDivisionError("a fault of ours")
+
+    monkeypatch.setattr(app, "make_app", lambda: lambda *_, **__: broken())
+    monkeypatch.delenv("GRADIAN_DEBUG", raising=False)
+    assert main(["doctor"]) == 2
+    plain = capsys.readouterr().err
+    assert "internal error: ZeroDivisionError: a fault of ours" in plain
+    assert "Traceback" not in plain
+    assert main(["doctor", "--debug"]) == 2
+    with_flag = capsys.readouterr().err
+    monkeypatch.setenv("GRADIAN_DEBUG", "1")
+    assert main(["doctor"]) == 2
+    for printed in (with_flag, capsys.readouterr().err):
+        assert "Traceback" in printed
+        assert "in broken" in printed
+        assert "internal error: ZeroDivisionError" in printed
+
+
+@pytest.mark.parametrize("format", ["json", "text", "markdown"])
+def test_text_that_a_code_page_lacks_is_spelled_out(tmp_path: Path, format: str) -> None:
+    rows = tmp_path / "\u6587.jsonl"
+    rows.write_text('{"prompt": "\u6587\u2192", "completion": ""}\n', encoding="utf-8")
+    command = [sys.executable, "-m", "gradian", "diagnose", "--dataset", str(rows), "--format", format]
     done = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, check=False
+        command, capture_output=True, check=False, env={**os.environ, "PYTHONIOENCODING": "cp1252"}
     )
-    assert "Traceback" not in done.stderr
-    assert done.stdout.startswith("gradian")
+    assert done.returncode == 1, done.stderr
+    assert b"\\u6587.jsonl" in done.stdout
+    assert b"internal error" not in done.stderr
+
+
+def test_the_floors_are_those_of_what_is_called() -> None:
+    """`from_pretrained(dtype=...)` came with transformers 4.56, `torch.OutOfMemoryError` with torch 2.5."""
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    floors = dict(re.findall(r'"(torch|transformers|jsonschema)>=([\d.]+)"', text))
+    as_numbers = {name: tuple(map(int, floor.split("."))) for name, floor in floors.items()}
+    assert as_numbers["torch"] >= (2, 5)
+    assert as_numbers["transformers"] >= (4, 56)
+    assert as_numbers["jsonschema"] >= (4, 18)
+
+
+def test_a_missing_schema_package_is_installed_by_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gradian.evaluation.metrics import get_metric
+
+    monkeypatch.setitem(sys.modules, "jsonschema", None)
+    with pytest.raises(MissingDependencyError) as caught:
+        get_metric("json_schema", schema={"type": "object"})
+    extra = re.search(r"gradian\[(\w+)\]", str(caught.value))
+    assert extra is not None
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    assert re.search(rf'^{extra[1]} = \["jsonschema', text, flags=re.MULTILINE)
 
 
 class TestConfigFile:
@@ -143,6 +228,47 @@ class TestConfigFile:
             resolve(Config, {}, path)
         assert where in str(caught.value)
         assert says in str(caught.value)
+
+    @pytest.mark.parametrize("kind", [DiagnoseSettings, EvaluateSettings, BuildIndexSettings, Config])
+    def test_what_a_command_writes_replays_it(self, kind: type[BaseModel], tmp_path: Path) -> None:
+        """Every key is set away from its default: one that was not read back would show."""
+        values: dict[str, object] = {
+            "dtype": "float16", "stored_dtype": "float16", "engine": "fisher", "projection": "64",
+            "metric_options": {"pattern": "a+"}, "select": ["data."], "ignore": ["logs."],
+            "thresholds": {"config.lr_high.factor": 2.0}, "index_budget_gb": 2.5, "equivalence_margin": 0.1,
+        }  # fmt: skip
+        for key, field in kind.model_fields.items():
+            if key not in values:
+                if isinstance(field.default, bool):
+                    values[key] = not field.default
+                elif isinstance(field.default, int) or field.annotation == int | None:
+                    values[key] = (field.default or 0) + 500
+                else:
+                    values[key] = f"some-{key}"
+        settings = kind(**{key: value for key, value in values.items() if key in kind.model_fields})
+        assert all(getattr(settings, key) != field.default for key, field in kind.model_fields.items())
+        path = write_resolved(settings, tmp_path)
+        assert resolve(kind, {}, path) == settings
+        if kind is DiagnoseSettings:
+            assert resolve(Config, {}, path).response_marker == "some-response_marker"
+
+    def test_natural_values(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setenv("USERPROFILE", str(tmp_path))
+        places = ("dataset", "run", "adapter", "base_model", "eval_dataset", "out", "index_dir")
+        path = tmp_path / "c.yaml"
+        path.write_text("projection: 64\n" + "".join(f"{key}: ~/there\n" for key in places))
+        settings = resolve(Config, {}, path)
+        assert settings.projection == "64"
+        for key in places:
+            assert getattr(settings, key) == str(tmp_path / "there")
+            assert getattr(resolve(Config, {key: Path("~/x")}, None), key) == str(tmp_path / "x")
+        for key in ("dataset", "eval_dataset", "base_model", "out"):
+            assert getattr(resolve(DiagnoseSettings, {key: Path("~/x")}, None), key) == str(tmp_path / "x")
+        assert resolve(Config, {"base_model": "owner/name"}, None).base_model == "owner/name"
+        for wrong in (True, 0, -4, 1.5):
+            with pytest.raises(ConfigError, match="projection"):
+                resolve(Config, {"projection": wrong}, None)
 
     def test_a_missing_file(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="init-config"):

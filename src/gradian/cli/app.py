@@ -1,5 +1,6 @@
 """The app: its commands by import path, so that `gradian --help` loads none of them, and what happens to errors."""
 
+import io
 import json
 import os
 import sys
@@ -65,13 +66,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not debug:
         _quieten_libraries()
     as_json = "--json" in arguments
+    _print_anything()
     try:
         result = make_app()(arguments, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except GradianError as error:
         return _report(error, as_json, debug)
     except CycloptsError as error:
-        return _report(_as_config_error(error), as_json, debug)
+        return _report(_as_config_error(error), as_json, debug, error)
     except KeyboardInterrupt:
         print(
             "\ninterrupted; what was computed is kept, and the same command goes on from there",
@@ -83,13 +85,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
-        return _report(_unexpected(error), as_json, debug)
+        return _report(_unexpected(error), as_json, debug, error)
     return result if isinstance(result, int) else 0
 
 
-def _report(error: GradianError, as_json: bool, debug: bool) -> int:
+def _report(error: GradianError, as_json: bool, debug: bool, raised: BaseException | None = None) -> int:
+    """Print the error; `raised` is what it stands for, where that is another exception."""
     if debug:
-        traceback.print_exception(error.__cause__ or error.__context__ or error)
+        traceback.print_exception(raised or error.__cause__ or error.__context__ or error)
     if as_json:
         fields = {"what": error.what, "where": error.where, "why": error.why, "fix": error.fix}
         print(json.dumps({"error": fields}), file=sys.stderr)
@@ -128,6 +131,14 @@ def _unexpected(error: Exception) -> GradianError:
         why="this is a fault of Gradian, not of your files",
         fix="run the command again with --debug and send us what it prints",
     )
+
+
+def _print_anything() -> None:
+    """Text of rows and models holds characters that a code page lacks: they are spelled out, and end no command."""
+    for stream in (sys.stdout, sys.stderr):
+        encoding = (getattr(stream, "encoding", None) or "").lower().replace("-", "").replace("_", "")
+        if isinstance(stream, io.TextIOWrapper) and encoding != "utf8":
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _quieten_libraries() -> None:

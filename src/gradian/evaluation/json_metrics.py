@@ -133,7 +133,7 @@ def json_schema(schema: Any) -> Compare:
     except ImportError:
         raise MissingDependencyError(
             "the metric json_schema needs the package jsonschema (4.18 or later)",
-            fix='install it: pip install "jsonschema>=4.18"',
+            fix='pip install "gradian[schema]"',
         ) from None
 
     document = schema if isinstance(schema, (dict, bool)) else _read_schema(schema)
