@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gradian.audit.context import AuditInputs
+from gradian.audit.redact import redacted_result
 from gradian.audit.runner import AuditResult, run_audit
 from gradian.config import BuildIndexSettings, Config, DiagnoseSettings, EvaluateSettings, resolve
 from gradian.evaluation.result import EvaluationResult
@@ -28,7 +29,7 @@ def diagnose(*, config: str | Path | None = None, **settings: Any) -> AuditResul
         GradianError: a setting is wrong or something that was named cannot be read.
     """
     resolved = resolve(DiagnoseSettings, settings, config)
-    return run_audit(
+    result = run_audit(
         AuditInputs(
             dataset=resolved.dataset,
             run=resolved.run,
@@ -42,6 +43,7 @@ def diagnose(*, config: str | Path | None = None, **settings: Any) -> AuditResul
         ignore=resolved.ignore,
         thresholds=resolved.thresholds,
     )
+    return redacted_result(result) if resolved.redact else result
 
 
 def evaluate(
@@ -57,9 +59,12 @@ def evaluate(
     Raises:
         GradianError: a setting is missing or wrong, an input cannot be used.
     """
+    from gradian.evaluation.redact import redacted_result as without_text
     from gradian.verbs.evaluate import evaluate as carry_out
 
-    return carry_out(resolve(EvaluateSettings, settings, config), listener).result
+    resolved = resolve(EvaluateSettings, settings, config)
+    result = carry_out(resolved, listener).result
+    return without_text(result) if resolved.redact else result
 
 
 def build_index(

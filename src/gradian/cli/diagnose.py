@@ -49,6 +49,7 @@ def diagnose(
     from gradian.audit.explain import list_checks as listing
     from gradian.audit.fixes import emit_fixes as write_fixes
     from gradian.audit.output.render import render
+    from gradian.audit.redact import redacted_result
     from gradian.audit.runner import exit_code, run_audit
 
     if list_checks:
@@ -71,13 +72,16 @@ def diagnose(
             thresholds=settings.thresholds,
             progress=listener.rows_read,
         )
+        fixable = result
+        if settings.redact:
+            result = redacted_result(result)
         if write_baseline:
             keep_baseline(result, write_baseline)
             listener.say(f"wrote {len(result.findings)} findings to {write_baseline}")
         if baseline:
             result = apply_baseline(result, baseline)
-        if emit_fixes:
-            for path in write_fixes(result, emit_fixes):
+        if emit_fixes:  # the cleaned copy holds rows, and a patch has to hold its values
+            for path in write_fixes(fixable, emit_fixes):
                 listener.say(f"wrote {path}")
         if settings.out:
             write_resolved(settings, settings.out)

@@ -25,6 +25,7 @@ def evaluate(
     quiet: Quiet = False,
 ) -> int:
     """Measure base against tuned on the same items: did the capability get worse, on which items, beyond noise?"""
+    from gradian.evaluation.redact import redacted_result
     from gradian.report.render import render, write_report
     from gradian.verbs.evaluate import evaluate as carry_out
     from gradian.verbs.evaluate import report_of
@@ -39,7 +40,8 @@ def evaluate(
             listener.say("wrote " + ", ".join(str(path) for path in written))
         shown = format_of(format, json)
         if shown == "json":
-            text = json_module.dumps(evaluated.result.model_dump(mode="json"), ensure_ascii=True, indent=2)
+            result = redacted_result(evaluated.result) if settings.redact else evaluated.result
+            text = json_module.dumps(result.model_dump(mode="json"), ensure_ascii=True, indent=2)
         else:
             text = render(
                 report,
