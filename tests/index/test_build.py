@@ -19,6 +19,7 @@ from support.tiny import random_sequences
 
 SHAPES = [("layers.0.q", 2, 12, 8), ("layers.1.q", 3, 5, 7)]
 LAYOUT = make_layout(SHAPES, None)
+DESCRIBE = {"gradian": "0", "base_model": "base", "adapter": "adapter", "dataset": "train.jsonl", "sites": 2}
 
 
 class FakeCapture:
@@ -78,7 +79,7 @@ def make(root: Path, sequences: list[TokenSequence], capture: FakeCapture, **ide
         entries_of(sequences),
         lambda: capture,
         tokens_per_batch=60,
-        describe={},
+        describe=DESCRIBE,
     )
 
 
@@ -137,7 +138,7 @@ def test_asking_again_computes_nothing(tmp_path: Path) -> None:
         entries_of(sequences),
         never,
         tokens_per_batch=60,
-        describe={},
+        describe=DESCRIBE,
     )
     assert (again.computed, again.found) == (0, 9)
 

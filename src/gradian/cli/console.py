@@ -10,6 +10,8 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from gradian.safe_text import one_line
+
 
 class ConsoleListener:
     """A listener for people: a live bar on a terminal, a line now and then in a log. Silent with `quiet`."""
@@ -52,7 +54,7 @@ class ConsoleListener:
     def say(self, sentence: str) -> None:
         """One line."""
         if not self._quiet:
-            self._console.print(sentence, markup=False, soft_wrap=True)
+            self._console.print(one_line(sentence), markup=False, soft_wrap=True)
 
     def rows_read(self, file: str, rows: int) -> None:
         """How far a file has been read; how many rows it has is not known before its end."""
@@ -60,13 +62,14 @@ class ConsoleListener:
             return
         if self._progress is not None:
             if file not in self._tasks:
-                self._tasks[file] = self._progress.add_task(f"reading {file}", total=None)
+                self._tasks[file] = self._progress.add_task(f"reading {one_line(file)}", total=None)
             self._progress.update(self._tasks[file], completed=rows)
 
     def progress(self, stage: str, done: int, total: int) -> None:
         """Move the stage's bar, or print a line when it is time for one."""
         if self._quiet:
             return
+        stage = one_line(stage)
         if self._progress is not None:
             if stage not in self._tasks:
                 self._tasks[stage] = self._progress.add_task(stage, total=total, completed=done)

@@ -8,6 +8,7 @@ from cyclopts import Parameter
 from gradian.cli.console import ConsoleListener
 from gradian.cli.flags import ConfigFile, Json, Quiet, format_of, settings_of, write_resolved
 from gradian.config import BuildIndexSettings
+from gradian.safe_text import one_line
 
 Format = Annotated[Literal["text", "json"], Parameter(help="What to print on stdout.")]
 
@@ -59,4 +60,4 @@ def _print(folder: str, manifest: dict[str, Any], counts: dict[str, int], format
         print(json_module.dumps({"folder": folder, **brief, **counts}, indent=2))
         return
     for name, value in summary_of(folder, manifest, counts):
-        print(f"{name:<14}{value}")
+        print(f"{name:<14}{one_line(value)}")

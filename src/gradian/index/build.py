@@ -172,7 +172,13 @@ def build(
 
 def _check_space(store: IndexStore, root: Path) -> None:
     held = store.folder / "vectors.bin"
-    needed = store.vector_bytes - (held.stat().st_blocks * 512 if held.exists() else 0)
+    # What the file takes already. Windows knows no st_blocks: there a file is taken to hold what it is long.
+    taken = 0
+    if held.exists():
+        stat = held.stat()
+        blocks = getattr(stat, "st_blocks", None)
+        taken = stat.st_size if blocks is None else blocks * 512
+    needed = store.vector_bytes - taken
     free = shutil.disk_usage(root).free
     if needed > free:
         raise IndexStoreError(

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,51 @@ from gradian.gradients.layout import Layout
 
 SCHEMA_VERSION = 1
 MISSING, COMPUTED, COPIED = 0, 1, 2
+
+_ABSENT = object()
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_seconds(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _are_blocks(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(entry, list)
+        and len(entry) == 6
+        and _is_text(entry[0])
+        and entry[1] in ("A", "B")
+        and all(_is_count(number) for number in entry[2:])
+        for entry in value
+    )
+
+
+#: What a manifest holds, and what a value must be: whatever reads one may rely on it.
+MANIFEST_FIELDS: dict[str, Callable[[Any], bool]] = {
+    "index_id": _is_text,
+    "gradient_id": _is_text,
+    "identity.spec.stored_dtype": lambda value: value in ("float32", "float16"),
+    "rows": _is_count,
+    "tokens": _is_count,
+    "layout.k": lambda value: value is None or _is_count(value),
+    "layout.seed": _is_count,
+    "layout.blocks": _are_blocks,
+    "vector_bytes": _is_count,
+    "timings.build_seconds": _is_seconds,
+    "gradian": _is_text,
+    "base_model": _is_text,
+    "adapter": _is_text,
+    "dataset": _is_text,
+    "sites": _is_count,
+}
 
 
 @dataclass(frozen=True)
@@ -229,7 +274,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         schema = manifest["schema_version"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise IndexStoreError(
             "the manifest is damaged", where=str(path), why=str(error), fix=f"rm -r {folder}"
         ) from None
@@ -239,7 +284,23 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             where=str(path),
             fix="pip install -U gradian, or build the index again",
         )
+    for field, fits in MANIFEST_FIELDS.items():
+        if not fits(_field(manifest, field)):
+            raise IndexStoreError(
+                f"the manifest's field {field} is missing or has a value that it cannot have",
+                where=str(path),
+                why="the index is damaged, or another program wrote it",
+                fix=f"rm -r {folder} and build the index again",
+            )
     return manifest
+
+
+def _field(manifest: dict[str, Any], name: str) -> Any:
+    """The value at `identity.spec.stored_dtype`; `_ABSENT` where there is none."""
+    value: Any = manifest
+    for key in name.split("."):
+        value = value.get(key, _ABSENT) if isinstance(value, dict) else _ABSENT
+    return value
 
 
 def open_store(folder: Path) -> tuple[IndexStore, dict[str, Any]]:

@@ -5,6 +5,7 @@ Everything after this works on a local folder, so that a run can be repeated off
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from dataclasses import dataclass
@@ -57,17 +58,56 @@ def _snapshot(name: str, revision: str | None, trust_remote_code: bool) -> Path:
     patterns = [*_FILES, "*.py"] if trust_remote_code else _FILES
     offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON")
     try:
-        return Path(
+        cached = Path(
             snapshot_download(name, revision=revision, allow_patterns=patterns, local_files_only=True)
         )
+        lacking = _lacking(cached)
     except Exception as error:  # the cache says in many ways that something is not there
         if offline:
             raise _absent(name, revision, "HF_HUB_OFFLINE=1 is set") from error
+    else:
+        if lacking is None:
+            return cached
+        if offline:  # a tokenizer that was fetched alone leaves a snapshot without weights
+            raise _absent(
+                name, revision, f"the cache holds a part of it, without {lacking}; HF_HUB_OFFLINE=1 is set"
+            )
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
     except Exception as error:
         text = str(error).strip()
         raise _absent(name, revision, text.splitlines()[0] if text else type(error).__name__) from None
+
+
+def _lacking(folder: Path) -> str | None:
+    """What a model folder needs and does not hold: `config.json`, `weights` or a shard's name; None when whole."""
+    if not (folder / "config.json").is_file():
+        return "config.json"
+    if (folder / "model.safetensors").is_file():
+        return None  # read before any shards
+    indexes = sorted(folder.glob("*.safetensors.index.json"))
+    for index in indexes:
+        for shard in _shards(index):
+            if not (folder / shard).is_file():
+                return shard
+    return None if indexes or any(folder.glob("*.safetensors")) else "weights (*.safetensors)"
+
+
+def _shards(index: Path) -> list[str]:
+    """The files that an index of shards names, sorted.
+
+    Raises:
+        ModelError: it is not such an index.
+    """
+    try:
+        return sorted({str(shard) for shard in json.loads(index.read_bytes())["weight_map"].values()})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(
+            "the index of the base model's shards is damaged",
+            where=str(index),
+            why=f"{type(error).__name__}: {error}",
+            fix="fetch or copy the base model again",
+        ) from None
 
 
 def _absent(name: str, revision: str | None, why: str) -> ModelError:
@@ -96,5 +136,12 @@ def _checked(folder: Path, name: str) -> Path:
             where=f"{name}/{pickles[0]}" if pickles else name,
             why="opening a pickle can run any code" if pickles else "no *.safetensors file",
             fix="use a revision with safetensors, or load it once with transformers and save_pretrained() it",
+        )
+    if (lacking := _lacking(folder)) is not None:
+        raise ModelError(
+            f"the base model is not complete: {lacking} is missing",
+            where=name,
+            why="its index of shards names that file",
+            fix="fetch or copy the base model again",
         )
     return folder

@@ -15,6 +15,7 @@ from gradian.model.places import BaseFolder, find_base
 from gradian.rows.profile import ASSUMED_PROFILE, TrainerProfile
 from gradian.rows.tokenizer import Tokenizer, load_tokenizer
 from gradian.run.folder import Run, read_run
+from gradian.run.tokenizer_files import has_tokenizer
 from gradian.verbs.listener import Listener, Silent
 
 if TYPE_CHECKING:
@@ -86,10 +87,20 @@ class FineTune:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The run's own tokeniser where it was saved, else the base's."""
-        for folder in (self.adapter.path, self.adapter.path.parent):
-            if (folder / "tokenizer.json").is_file():
-                return load_tokenizer(str(folder))
+        """The one saved with the adapter, else the run's, else the base's; said when it is not the base's.
+
+        The folder above the adapter counts only where a trainer's output has that form: `adapter`, `checkpoint-500`.
+        """
+        folder = self.adapter.path
+        places = [folder]
+        if self.run is not None and self.run.tokenizer_folder is not None:
+            places.append(self.run.tokenizer_folder)
+        if folder.name == "adapter" or folder.name.startswith("checkpoint-"):
+            places.append(folder.parent)
+        for place in places:
+            if has_tokenizer(place):
+                self.listener.say(f"tokenizer: {place}, saved with the fine-tune")
+                return load_tokenizer(str(place))
         return load_tokenizer(str(self.base.path))
 
     @cached_property
