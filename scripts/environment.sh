@@ -1,6 +1,6 @@
 # Sourced by the other scripts: a virtual environment with Gradian and the tested versions in it.
 #
-#   GRADIAN_PYTHON   the interpreter to use (default: the newest of python3.13 to python3.10, else python3)
+#   GRADIAN_PYTHON   the interpreter to use (default: python3 where it is 3.10 to 3.13, else the newest of these)
 #   GRADIAN_VENV     where the environment goes (default: .venv in the checkout)
 
 set -euo pipefail

@@ -14,6 +14,7 @@ from gradian.attribution.join import findings_shared_by
 from gradian.attribution.verdict import Evidence, JudgedGroup, judge
 from gradian.audit.context import AuditInputs
 from gradian.audit.finding import Finding, Severity
+from gradian.audit.redact import redacted_result
 from gradian.audit.runner import run_audit
 from gradian.config import Config, require
 from gradian.errors import ModelError
@@ -131,12 +132,14 @@ def _audit(settings: Config) -> Sequence[Finding]:
             eval_dataset=settings.eval_dataset,
             revision=settings.revision,
             trainer=settings.trainer,
+            response_marker=settings.response_marker,
         ),
         select=settings.select,
         ignore=settings.ignore,
         thresholds=settings.thresholds,
     )
-    return audited.findings
+    # Redacted before anything is worded with them, so that no verdict quotes a row either.
+    return (redacted_result(audited) if settings.redact else audited).findings
 
 
 def _no_target(rows: TrainingSet) -> Finding:

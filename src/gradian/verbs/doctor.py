@@ -27,7 +27,10 @@ NEEDED = {
     "scikit-learn": "clusters",
     "pyarrow": "arrow and parquet rows",
 }
-OPTIONAL = {"zstandard": (".jsonl.zst rows", 'pip install "gradian[zst]"')}
+OPTIONAL = {
+    "zstandard": (".jsonl.zst rows", 'pip install "gradian[zst]"'),
+    "jsonschema": ("the metric json_schema", 'pip install "gradian[schema]"'),
+}
 
 
 @dataclass(frozen=True)
