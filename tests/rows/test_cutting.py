@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gradian.rows.cutting import cut, infer_lengths
@@ -103,6 +103,7 @@ def test_runs_cover_the_mask(bits: list[bool]) -> None:
     text=st.text(st.sampled_from("ab é€😀\n") | st.characters(exclude_categories=["Cs"]), max_size=20),
     cuts=st.lists(st.integers(0, 20), max_size=6),
 )
+@example(text=" 0", cuts=[1, 1])  # an empty span inside a token
 def test_spans_of_an_encoding(text: str, cuts: list[int]) -> None:
     """The fast way and the plain one agree, also where one character is several tokens."""
     places = sorted(min(place, len(text)) for place in cuts)

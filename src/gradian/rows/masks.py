@@ -34,7 +34,11 @@ def mask_of_encoding(encoding: tokenizers.Encoding, spans: Sequence[tuple[int, i
 
 
 def mask_of_spans(offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:
-    """True where a token overlaps a span: bool `[tokens]`, as `return_assistant_tokens_mask` has it."""
+    """True where a token overlaps a span: bool `[tokens]`, as `return_assistant_tokens_mask` has it.
+
+    An empty span holds no character, so no token overlaps it.
+    """
+    spans = [span for span in spans if span[0] < span[1]]
     mask = np.zeros(len(offsets), dtype=np.bool_)
     current = 0
     for index, (start, end) in enumerate(offsets):
