@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gradian.errors import InputError, ModelError
+from gradian.errors import GradianError, InputError, ModelError
 from gradian.rows.profile import ASSUMED_PROFILE, TrainerProfile
 from gradian.rows.row import Conversation, Row, Shape, TokenizedRow, Turn
 from gradian.rows.shapes import conversation_of
@@ -453,3 +455,21 @@ def test_a_template_that_refuses_a_row_names_it(family_tokenizer: Load) -> None:
     ]
     with pytest.raises(TemplateRenderError, match=r"train\.jsonl:9: .*\n.*System role not supported"):
         tokenize_many(rows, tokenizer, TRL, wheres=["train.jsonl:7", "train.jsonl:9"])
+
+
+def test_a_training_set_names_the_row_that_its_template_refuses(tmp_path: Path) -> None:
+    from gradian.rows.training_set import read_training_set
+
+    tokenizer = load_tokenizer(str(TOKENIZERS / "chatml")).with_template(
+        "{% for m in messages %}{% if m['role'] == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}"
+        "{{ m['content'] }}{% endfor %}"
+    )
+    talks = [[{"role": "user", "content": "a"}, {"role": role, "content": "b"}] for role in ("assistant", "tool")]
+    rows = [{"messages": talk} for talk in talks]
+        {"messages": [{"role": "user", "content": "a"}, {"role": role, "content": "b"}]}
+        for role in ("assistant", "tool")
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(GradianError, match=r"rows\.jsonl:2"):
+        read_training_set(path, tokenizer, TrainerProfile(trainer="trl"))

@@ -48,7 +48,7 @@ def read_training_set(path: str | Path, tokenizer: Tokenizer, profile: TrainerPr
     dataset = read_rows(path)
     require_clean(dataset)
     conversations = [conversation_of(row) for row in dataset.rows]
-    tokens = tokenize_many(conversations, tokenizer, profile)
+    tokens = tokenize_many(conversations, tokenizer, profile, wheres=[row.where for row in dataset.rows])
     reasons: dict[str, list[Row]] = {}
     kept = []
     for index, (row, tokenized) in enumerate(zip(dataset.rows, tokens, strict=True)):
