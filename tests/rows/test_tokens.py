@@ -464,11 +464,10 @@ def test_a_training_set_names_the_row_that_its_template_refuses(tmp_path: Path) 
         "{% for m in messages %}{% if m['role'] == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}"
         "{{ m['content'] }}{% endfor %}"
     )
-    talks = [[{"role": "user", "content": "a"}, {"role": role, "content": "b"}] for role in ("assistant", "tool")]
-    rows = [{"messages": talk} for talk in talks]
-        {"messages": [{"role": "user", "content": "a"}, {"role": role, "content": "b"}]}
-        for role in ("assistant", "tool")
+    talks = [
+        [{"role": "user", "content": "a"}, {"role": role, "content": "b"}] for role in ("assistant", "tool")
     ]
+    rows = [{"messages": talk} for talk in talks]
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(GradianError, match=r"rows\.jsonl:2"):
