@@ -25,7 +25,7 @@ from gradian.rows.training_set import TrainingSet, read_training_set
 from gradian.verbs.advice import limits_of, next_steps
 from gradian.verbs.evaluate import evaluate
 from gradian.verbs.fine_tune import FineTune
-from gradian.verbs.index import Index, build_index, capture_of
+from gradian.verbs.index import Index, batch_tokens, build_index, capture_of
 from gradian.verbs.listener import Listener, Silent
 from gradian.verbs.provenance import provenance_of
 
@@ -187,7 +187,6 @@ def _attribute(
 ) -> tuple[Index, Attributed]:
     from gradian.attribution.queries import query_vectors, question_id
     from gradian.attribution.scoring import check_memory, score_rows
-    from gradian.index.build import TOKENS_PER_BATCH
 
     check_memory(len(rows))
     with diary.stage("index"):
@@ -198,13 +197,12 @@ def _attribute(
         diary.reused.append(
             f"{index.copied} of {len(rows)} rows: gradients copied from another index of this adapter"
         )
-    device = fine_tune.compute[0].partition(":")[0]
     with diary.stage("query"):
         queries, found = query_vectors(
             index.store,
             contrasts,
             capture_of(fine_tune, index.store.layout),
-            settings.tokens_per_batch or TOKENS_PER_BATCH.get(device, 1024),
+            batch_tokens(settings, fine_tune),
             lambda done, total: listener.progress("gradients of lost items (tokens)", done, total),
         )
     if found:

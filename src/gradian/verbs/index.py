@@ -59,7 +59,7 @@ def build_index(
     Raises:
         GradianError: a setting is missing or wrong, an input cannot be used, no space.
     """
-    from gradian.index.build import TOKENS_PER_BATCH, build, size_up
+    from gradian.index.build import build, size_up
     from gradian.index.identity import GradientSpec, Identity, computing_versions, row_hash, rows_digest
     from gradian.index.store import RowEntry
 
@@ -72,7 +72,7 @@ def build_index(
     _check_context(fine_tune, rows)
     layout = choose_layout(settings, fine_tune, len(sequences), listener)
     device = fine_tune.compute[0].partition(":")[0]
-    tokens_per_batch = settings.tokens_per_batch or TOKENS_PER_BATCH.get(device, 1024)
+    tokens_per_batch = batch_tokens(settings, fine_tune)
     hashes = [row_hash(sequence) for sequence in sequences]
     identity = Identity(
         base_sha256=fine_tune.base_sha256,
@@ -160,6 +160,14 @@ def summary_of(folder: str, manifest: dict[str, Any], counts: dict[str, int]) ->
     if counts:
         lines.append(("rows", ", ".join(f"{number:,} {name}" for name, number in counts.items())))
     return lines
+
+
+def batch_tokens(settings: Any, fine_tune: FineTune) -> int:
+    """Padded tokens in one pass: as set, else what suits the kind of device."""
+    from gradian.index.build import TOKENS_PER_BATCH
+
+    device = fine_tune.compute[0].partition(":")[0]
+    return settings.tokens_per_batch or TOKENS_PER_BATCH.get(device, TOKENS_PER_BATCH["cpu"])
 
 
 def as_sequences(rows: TrainingSet) -> list[Any]:
